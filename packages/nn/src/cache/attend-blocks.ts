@@ -25,7 +25,7 @@ export interface CacheBatch {
   readonly counts: readonly number[];
 }
 
-/** A call of `attend`, checked. */
+/** Validated arguments of `attend`. */
 export interface AttendCall {
   readonly q: Tensor;
   readonly mask?: Mask | undefined;
@@ -34,16 +34,19 @@ export interface AttendCall {
   readonly sinks?: Tensor | undefined;
 }
 
-/** What a batch's queries see of this rank's memory: rows [row, row + count), and slices whose keys are these rows from 0 on. */
+/**
+ * The rows of this rank's memory that are visible to the queries of a batch: rows [row, row + count), and for each
+ * sample the mask slices, whose key 0 is row `row`.
+ */
 interface VisibleRows {
   readonly row: number;
   readonly count: number;
   readonly samples: readonly (readonly Slice[])[];
-  /** How many queries, of all samples, see their own key. */
+  /** Number of queries, over all samples, that attend to their own key. */
   readonly numSelfAttendingQueries: number;
 }
 
-/** Attention of a batch's last tokens to the blocks of all ranks; for a scope. */
+/** Computes the attention of each sequence's last tokens to the blocks of all ranks. To be called in a scope. */
 export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: AttendCall): Tensor {
   const { ctx, group, valueHeadDim } = memory;
   const { q } = call;
@@ -60,7 +63,7 @@ export function attendBlocks(memory: CacheMemory, batch: CacheBatch, call: Atten
     return state;
   };
   const isSingleRank = group === undefined || group.size === 1;
-  // A row that sees a key gets its `out` from the kernel.
+  // The kernel writes `out` of every row that attends to a key. It is cleared only if some rows may attend to none.
   const state = isSingleRank
     ? foldIntoState(emptyUnpackedState(ctx, shape), visibleBlockRows.numSelfAttendingQueries < batchSize * rows)
     : mergeOverRanks(group, foldIntoState(emptyPackedState(ctx, shape), true), shape);
@@ -77,8 +80,9 @@ function describeCall({ layer, tables, counts }: CacheBatch, q: Tensor): string 
 }
 
 /**
- * Folds this rank's keys into the states of all sequences, by one call of the kernel: every sample has the same keys, all the rows that some
- * sample sees, without a copy, and a block table is the sample's mask over them.
+ * Folds this rank's keys into the states of all sequences with one kernel call. All samples share the same keys without
+ * a copy (batch stride 0): the range of rows that are visible to any sample. The mask of a sample over these rows
+ * represents its block table.
  */
 function foldRows(
   { k, v, headDim }: CacheMemory,
@@ -123,7 +127,7 @@ interface CachedRows {
   readonly visible: VisibleRows;
 }
 
-/** Those of the last call of a cache: all layers of a step see the same rows. */
+/** The visible rows of the last call, by cache. All layers of a step attend to the same rows and reuse them. */
 const cachedRowsByMemory = new WeakMap<CacheMemory, CachedRows>();
 
 const haveSameElements = <T>(a: readonly T[], b: readonly T[]): boolean =>
@@ -150,7 +154,7 @@ function visibleRows(
   const samples = tables.map((table, i) => {
     const [count, length] = [counts[i]!, lengths[i]!];
     checkCount(count, length);
-    // The default mask needs no verification, and is resolved at other lengths in every step.
+    // The default mask needs no validation. Its slices are not cached, because the lengths change in every step.
     const slices = mask === causal ? causal.slices(count, length) : resolveSlices(mask, count, length);
     for (const slice of slices) {
       checkSlice(slice, { mask, firstQueryPosition: length - count, memory });
@@ -164,7 +168,7 @@ function visibleRows(
   return visible;
 }
 
-/** The rows from the first that a sample sees to the last. */
+/** Computes the smallest range of rows that contains all visible rows of all samples. */
 function computeBoundingRows(samples: readonly (readonly Slice[])[]): Omit<VisibleRows, "numSelfAttendingQueries"> {
   const allSlices = samples.flat();
   if (allSlices.length === 0) return { row: 0, count: 0, samples };
@@ -183,7 +187,10 @@ function checkCount(count: number, length: number): void {
   });
 }
 
-/** What was dropped cannot be seen, and what a query sees of later tokens would not have been seen one token at a time. */
+/**
+ * Throws an OptionError for a slice that is not causal, because later tokens would not be visible when decoding one
+ * token at a time, or that exceeds the sliding window, because those keys were dropped.
+ */
 export function checkSlice(
   slice: Slice,
   {
@@ -193,7 +200,7 @@ export function checkSlice(
   }: { mask: Mask; firstQueryPosition: number; memory: CacheMemory },
 ): void {
   const { q0, q1, k0, k1, type } = slice;
-  // Of the query that sees least far to either side.
+  // Positions of the queries that are most restrictive for the end and for the start of the keys.
   const lastPosition = firstQueryPosition + (hasDiagonalEnd(type) ? q1 - 1 : q0);
   const firstPosition = firstQueryPosition + (hasDiagonalStart(type) ? q0 : q1 - 1);
   const isCausal = k1 - 1 <= lastPosition;

@@ -1,9 +1,10 @@
 import { OutOfMemoryError } from "@mosaic/core";
 
-// Which blocks of a cache are in use. A block is a number: those of rank r of the axis are r · blocksPerRank and the ones that follow. Every
-// rank keeps this account of all ranks, and makes the same changes to it in the same order: nothing is sent to agree on a block.
+// Tracks which blocks of a cache are in use. Blocks are numbered: rank r of the axis owns blocks [r · blocksPerRank, (r
+// + 1) · blocksPerRank). Every rank tracks the blocks of all ranks and applies the same changes in the same order, so
+// that allocating a block needs no communication.
 
-/** Blocks with their reference counts; on each rank as many. */
+/** Reference counts of all blocks. Every rank owns the same number of blocks. */
 export class BlockPool {
   readonly ranks: number;
   readonly blocksPerRank: number;
@@ -17,7 +18,7 @@ export class BlockPool {
     this.#freeBlockCounts = Array.from({ length: rankCount }, () => blocksPerRank);
   }
 
-  /** Blocks that nothing uses, of all ranks. */
+  /** Number of free blocks over all ranks. */
   get free(): number {
     return this.#freeBlockCounts.reduce((sum, each) => sum + each, 0);
   }
@@ -26,7 +27,7 @@ export class BlockPool {
     return Math.floor(block / this.blocksPerRank);
   }
 
-  /** How many sequences use a block. */
+  /** Returns the number of sequences that use a block. */
   references(block: number): number {
     return this.#references[block]!;
   }
@@ -43,14 +44,14 @@ export class BlockPool {
     return this.#freeBlockCounts[rank]!;
   }
 
-  /** The rank on which most blocks are free; of several, the first. */
+  /** The rank with the most free blocks; the lowest of several. */
   get emptiestRank(): number {
     return this.#freeBlockCounts.indexOf(Math.max(...this.#freeBlockCounts));
   }
 
   /**
-   * A free block of `rank`: the one behind `previous`, so that a sequence's keys lie side by side and are read as one, else one with
-   * much room behind it.
+   * Allocates a free block of `rank`: the block after `previous` if it is free, so that the keys of a sequence are
+   * contiguous and read as one range; otherwise a block in the largest gap.
    */
   allocate(rank: number, previous: number | undefined): number {
     const nextBlock = previous === undefined ? -1 : previous + 1;
@@ -61,7 +62,10 @@ export class BlockPool {
     return block;
   }
 
-  /** The middle of the longest run of free blocks, for the sequence before it may grow into its start. */
+  /**
+   * Returns the middle of the longest run of free blocks, so that the sequence in front of the run can grow into its
+   * first half. A run at the start of the rank's blocks has no sequence in front, and its first block is returned.
+   */
   #findMiddleOfLargestGap(rank: number): number {
     const [firstBlock, endBlock] = [rank * this.blocksPerRank, (rank + 1) * this.blocksPerRank];
     let longestGap = { start: firstBlock, length: 0 };

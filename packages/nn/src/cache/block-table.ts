@@ -6,25 +6,25 @@ export interface CacheBlocks {
   readonly pool: BlockPool;
   readonly blockSize: number;
   readonly numLayers: number;
-  /** Tokens that a query sees at most, itself included; undefined: all. */
+  /** Maximum number of keys visible to a query, including its own; undefined: all. */
   readonly slidingWindow: number | undefined;
-  /** Copies what this rank holds of a block, in all layers. */
+  /** Copies a block in all layers if this rank owns it. */
   copyBlock(sourceBlock: number, targetBlock: number): void;
-  /** Raised whenever some sequence's blocks change. */
+  /** Incremented whenever the blocks of a sequence change. */
   revision: number;
 }
 
-/** Tokens at positions [position, position + length), which lie in rows [row, row + length) of this rank's memory. */
+/** The tokens at positions [position, position + length), stored in rows [row, row + length) of a rank's memory. */
 export interface BlockRows {
   readonly position: number;
   readonly row: number;
   readonly length: number;
 }
 
-/** The blocks of one sequence, by position: block i holds the tokens from i · blockSize on. */
+/** The blocks of one sequence, by position: block i holds positions [i · blockSize, (i + 1) · blockSize). */
 export class BlockTable {
   readonly cache: CacheBlocks;
-  /** Those before `#dropped` were released by the sliding window. */
+  /** The first `#numDroppedBlocks` were released by the sliding window. */
   readonly #blocks: number[];
   readonly #lengths: number[];
   #numDroppedBlocks: number;
@@ -43,7 +43,7 @@ export class BlockTable {
     return this.#isReleased;
   }
 
-  /** Tokens that every layer holds. */
+  /** Number of tokens that are stored in every layer. */
   get length(): number {
     return Math.min(...this.#lengths);
   }
@@ -57,13 +57,18 @@ export class BlockTable {
     return this.#lengths[layer]!;
   }
 
-  /** New blocks that `count` tokens more take in a layer, without that of a copy. */
+  /**
+   * Returns the number of new blocks that `count` more tokens need in a layer, excluding the copy of a shared block.
+   */
   countMissingBlocks(layer: number, count: number): number {
     const blocks = Math.ceil((this.#lengths[layer]! + count) / this.cache.blockSize);
     return Math.max(0, blocks - this.#blocks.length);
   }
 
-  /** The block to which the next token of a layer is written, if other sequences share it. */
+  /**
+   * Returns the block to which the next token of a layer will be written if other sequences share it, otherwise
+   * undefined.
+   */
   findSharedBlock(layer: number, count: number): number | undefined {
     const { blockSize, pool } = this.cache;
     const length = this.#lengths[layer]!;
@@ -84,14 +89,17 @@ export class BlockTable {
     this.cache.revision++;
   }
 
-  /** Allocates `count` more tokens in a layer. */
+  /** Allocates blocks for `count` more tokens in a layer. */
   extend(layer: number, count: number): void {
     for (let numMissingBlocks = this.countMissingBlocks(layer, count); numMissingBlocks > 0; numMissingBlocks--)
       this.#allocate();
     this.#lengths[layer]! += count;
   }
 
-  /** The next block lies on the next rank, block-cyclic; on another one only where that is full. */
+  /**
+   * Allocates the next block on the next rank (block-cyclic). If that rank is full, uses the one with the most free
+   * blocks.
+   */
   #allocate(): void {
     const { pool } = this.cache;
     const lastBlock = this.#blocks.at(-1);
@@ -102,7 +110,7 @@ export class BlockTable {
     this.cache.revision++;
   }
 
-  /** Releases the blocks that no later token sees. */
+  /** Releases the blocks that are not visible to any later token. */
   dropInvisibleBlocks(): void {
     const { slidingWindow, blockSize, pool } = this.cache;
     if (slidingWindow === undefined) return;
@@ -148,12 +156,12 @@ export class BlockTable {
     this.cache.revision++;
   }
 
-  /** The rank of the axis that holds the token at a position. */
+  /** Returns the rank of the axis that holds the token at a position. */
   getOwnerAt(position: number): number {
     return this.cache.pool.getOwner(this.#blocks[Math.floor(position / this.cache.blockSize)]!);
   }
 
-  /** Its row in that rank's memory. */
+  /** Returns the row of the token at a position, in the memory of the rank that holds it. */
   getRow(position: number): number {
     const { blockSize, pool } = this.cache;
     const block = this.#blocks[Math.floor(position / blockSize)]!;
@@ -161,8 +169,8 @@ export class BlockTable {
   }
 
   /**
-   * Which rows of a rank's memory hold the tokens [start, end), as far as it has them: by ascending position, blocks together that follow one
-   * another in both.
+   * Lists the rows of a rank's memory that hold those of the tokens [start, end) that it stores, in ascending order of
+   * position. Blocks whose positions and rows are both consecutive are merged.
    */
   listRankRows(rank: number, start: number, end: number): BlockRows[] {
     const { blockSize, pool } = this.cache;
@@ -189,7 +197,7 @@ export class BlockTable {
 }
 
 /**
- * Allocates `counts[i]` more tokens of sequence i in a layer, for all sequences or none.
+ * Allocates blocks for `counts[i]` more tokens of each sequence i in a layer, for all sequences or for none.
  *
  * @throws OutOfMemoryError before anything has changed.
  */
@@ -219,7 +227,10 @@ export function extendTables(layer: number, tables: readonly BlockTable[], count
   tables.forEach((table, i) => table.extend(layer, counts[i]!));
 }
 
-/** A block shared only within the batch is copied for all sequences but the last, which keeps it. */
+/**
+ * Counts the copies of shared blocks by rank. A block that only sequences of the batch share is copied for all of them
+ * but the last, which keeps the original.
+ */
 function countCopiesByRank(layer: number, tables: readonly BlockTable[], counts: readonly number[]): number[] {
   const { pool } = tables[0]!.cache;
   const numWritersByBlock = new Map<number, number>();

@@ -22,25 +22,39 @@ import type { CacheMemory } from "./cache-memory.ts";
 import { prefill, type PrefillCall } from "./prefill.ts";
 
 export const kvCacheLayerOptions = defineOptions("KvCache.layer", {
-  /** New tokens of each sequence, `[5, 8]`, where a batch is padded on the right to one length; padding is not stored and gives 0. Default: all. */
+  /**
+   * Number of new tokens of each sequence, such as `[5, 8]`, if the batch is padded on the right. Padding is not
+   * stored, and its output is 0. Default: all.
+   */
   lengths: option.array(option.integer({ min: 0 }), { optional: true }),
-  /** Whether the new tokens are this rank's shard under the module's placement (prefill), not all of them on every rank. Default false. */
+  /**
+   * Whether the new tokens are this rank's shard under the module's placement (prefill). Otherwise every rank passes
+   * all new tokens. Default false.
+   */
   sharded: option.boolean({ default: false }),
 });
-/** What `KvCache.layer` takes. */
+/** Options of `KvCache.layer`. */
 export type KvCacheLayerOptions = OptionsOf<typeof kvCacheLayerOptions>;
 
 export const cachedAttentionOptions = defineOptions("KvCache: attend", {
-  /** Which keys each query sees, over the new tokens × all tokens so far. Default: causal, or the cache's sliding window. */
+  /**
+   * The keys that are visible to each query: a mask over the new tokens × all tokens so far. Default: causal, or the
+   * cache's sliding window.
+   */
   mask: option.mask({ optional: true }),
   /** Factor on q·k. Default 1 / √D. */
   scale: option.number({ optional: true }),
-  /** Scores become softcap · tanh(score / softcap), on a device with the feature `softcap`. Default: they stay as they are. */
+  /**
+   * Replaces scores by softcap · tanh(score / softcap). Requires a device with the feature `softcap`. Default: none.
+   */
   softcap: option.number({ above: 0, optional: true }),
-  /** [H]: e^sink joins each head's denominator, once, after the last key (Xiao et al. 2023; gpt-oss). Default: none. */
+  /**
+   * Attention sinks [H], one logit per query head: e^sink is added once to the head's softmax denominator, after the
+   * last key (Xiao et al. 2023; gpt-oss). Default: none.
+   */
   sinks: option.tensor({ optional: true }),
 });
-/** What `attend` takes. */
+/** Options of `attend`. */
 export type CachedAttentionOptions = OptionsOf<typeof cachedAttentionOptions>;
 
 function checkCall(call: CachedAttentionCall): CachedAttentionCall {
@@ -50,7 +64,7 @@ function checkCall(call: CachedAttentionCall): CachedAttentionCall {
   return call;
 }
 
-/** One layer of a batch of sequences; `KvCache.layer` makes it. */
+/** One layer of a cache, for a batch of sequences. Created by `KvCache.layer`. */
 export class KvCacheLayer implements AttentionCache {
   readonly sharded: boolean;
   readonly #memory: CacheMemory;
@@ -78,14 +92,14 @@ export class KvCacheLayer implements AttentionCache {
     });
   }
 
-  /** The position of the next token of each sequence: as many as this layer holds. */
+  /** The position of the next token of each sequence, which is the number of its tokens in this layer. */
   get starts(): readonly number[] {
     return this.#tables.map((table) => table.getLayerLength(this.#layer));
   }
 
   /**
-   * Stores k [B,Hkv,T,D] and v [B,Hkv,T,Dv], T new tokens of each sequence, the same on every rank of the axis; a rank keeps those of its own
-   * blocks. Sends nothing.
+   * Stores k [B,Hkv,T,D] and v [B,Hkv,T,Dv] of T new tokens per sequence. The tensors are the same on every rank of the
+   * axis, and each rank stores the rows of its own blocks. No communication.
    *
    * @throws OutOfMemoryError for a full cache, ShapeError, DTypeError, before anything is stored. If it throws, the sequences are as they were.
    */
@@ -147,9 +161,9 @@ export class KvCacheLayer implements AttentionCache {
   }
 
   /**
-   * The attention of q [B,H,T,D], the last T tokens of each sequence, to all keys that the mask shows: [B,H,T,Dv] in q's dtype, in memory as
-   * [B,T,H,Dv], the same on every rank of the axis. Collective along the axis: each rank sends its states, (R − 1) · B · T · H · (Dv + 1) · 4
-   * bytes, with R ranks.
+   * Returns the attention of q [B,H,T,D], the last T tokens of each sequence, to all keys that are visible under the
+   * mask: [B,H,T,Dv] in q's dtype and in the memory order [B,T,H,Dv], the same on every rank of the axis. Collective
+   * along the axis: each of R ranks sends its states, (R − 1) · B · T · H · (Dv + 1) · 4 bytes.
    *
    * @throws ShapeError, DTypeError, OptionError, before anything is sent.
    */
@@ -163,7 +177,7 @@ export class KvCacheLayer implements AttentionCache {
     return scope(() => attendBlocks(this.#memory, batch, { q, ...parsedOptions }));
   }
 
-  /** Stores k and v, and attends: what an attention module calls. If it throws, the sequences are as they were. */
+  /** Stores k and v, then attends. Called by attention modules. If it throws, the sequences are unchanged. */
   // oxlint-disable-next-line max-params -- q, k and v are the field's names
   forward(q: Tensor, k: Tensor, v: Tensor, call: CachedAttentionCall): Tensor {
     const { mask, scale, softcap, sinks, layout } = checkCall(call);
@@ -188,7 +202,10 @@ export class KvCacheLayer implements AttentionCache {
     });
   }
 
-  /** A cache has no backward. */
+  /**
+   * Validates the tensors, the context and the sequences. Throws an AutogradError if a gradient is required, because a
+   * cache has no backward.
+   */
   #checkInference(where: string, tensors: readonly Tensor[]): void {
     for (const x of tensors) checkTensor(where, x, 4);
     this.#memory.ctx.assertOpen(where);
@@ -206,7 +223,7 @@ export class KvCacheLayer implements AttentionCache {
     });
   }
 
-  /** The number of new tokens. */
+  /** Checks the shapes of k and v, and returns the number of new tokens. */
   // oxlint-disable-next-line max-params -- k and v are the field's names
   #checkNewKeys(where: string, k: Tensor, v: Tensor): number {
     const { numKvHeads, headDim, valueHeadDim } = this.#memory;
@@ -239,7 +256,7 @@ export class KvCacheLayer implements AttentionCache {
     });
   }
 
-  /** How many of `rows` are tokens of each sequence. */
+  /** Returns how many of the `rows` new rows of each sequence are tokens. The others are padding. */
   #resolveTokenCounts(where: string, rows: number): readonly number[] {
     const lengths = this.#lengths ?? this.#tables.map(() => rows);
     const sample = lengths.findIndex((length) => length > rows);

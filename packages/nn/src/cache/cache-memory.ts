@@ -1,11 +1,11 @@
 import type { Context, ProcessGroup, Tensor } from "@mosaic/core";
 import type { CacheBlocks } from "./block-table.ts";
 
-/** What the parts of a cache know of it. */
+/** The memory and configuration of a cache, which its parts share. */
 export interface CacheMemory extends CacheBlocks {
   readonly ctx: Context;
   readonly group: ProcessGroup | undefined;
-  /** This rank's number along the axis. */
+  /** Index of this rank along the axis. */
   readonly rank: number;
   readonly axis: string | undefined;
   readonly numKvHeads: number;

@@ -3,7 +3,10 @@ import { BlockTable } from "./block-table.ts";
 
 const tables = new WeakMap<CacheSequence, BlockTable>();
 
-/** The blocks of a sequence. Throws an OptionError for what is none, a DisposedError for one that was disposed. */
+/**
+ * Returns the block table of a sequence. Throws an OptionError if the value is not a sequence, a DisposedError if it
+ * was disposed.
+ */
 export function getTable(where: string, sequence: unknown): BlockTable {
   const table = tables.get(sequence as CacheSequence);
   if (!table) {
@@ -17,21 +20,24 @@ export function getTable(where: string, sequence: unknown): BlockTable {
   throw new DisposedError({ where, expected: "a sequence that is not disposed", received: "a disposed sequence" });
 }
 
-/** One sequence of a `KvCache`: which blocks hold its tokens. Every rank makes, changes and disposes the same ones in the same order. */
+/**
+ * One sequence of a `KvCache`: the blocks that hold its tokens. Every rank creates, changes and disposes the same
+ * sequences in the same order.
+ */
 export class CacheSequence implements Disposable {
-  /** `KvCache.createSequence` makes them. */
+  /** Called by `KvCache.createSequence`. */
   constructor(table: BlockTable) {
     tables.set(this, table);
   }
 
-  /** Tokens that every layer holds. */
+  /** Number of tokens that are stored in every layer. */
   get length(): number {
     return getTable("CacheSequence.length", this).length;
   }
 
   /**
-   * Another sequence with the same tokens, in the same blocks: a prompt that several continue is stored once. The last block, where it is
-   * not full, is copied when one of them appends to it.
+   * Returns a new sequence with the same tokens in the same blocks, so that a prompt with several continuations is
+   * stored once. If the last block is not full, it is copied when one of the sequences appends to it.
    *
    * @example
    * ```ts
@@ -53,9 +59,11 @@ export class CacheSequence implements Disposable {
   }
 
   /**
-   * Keeps the first `length` tokens, in every layer: drops what speculation proposed and the model rejected.
+   * Keeps the first `length` tokens in every layer, for example to drop proposed tokens that the model rejected in
+   * speculative decoding.
    *
-   * @throws OptionError for more tokens than there are, and for fewer than the sliding window left.
+   * @throws OptionError if `length` exceeds that of the sequence, or if the sliding window has dropped keys that are
+   * visible after position `length`.
    */
   truncate(length: number): void {
     const table = getTable("CacheSequence.truncate", this);
@@ -63,7 +71,7 @@ export class CacheSequence implements Disposable {
     table.truncate(length);
   }
 
-  /** Gives back the blocks that no other sequence uses. Idempotent. */
+  /** Releases the blocks that no other sequence uses. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

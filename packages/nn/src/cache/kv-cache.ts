@@ -19,38 +19,48 @@ import { KvCacheLayer, type KvCacheLayerOptions } from "./cache-layer.ts";
 import { CacheSequence, getTable } from "./cache-sequence.ts";
 
 export const kvCacheOptions = defineOptions("KvCache", {
-  /** Attention layers of the model. Default 1. */
+  /** Number of attention layers of the model. Default 1. */
   numLayers: option.integer({ min: 1, default: 1 }),
-  /** Hkv, the KV heads that this rank has of each layer. */
+  /** Hkv, the number of KV heads of each layer on this rank. */
   numKvHeads: option.integer({ min: 1 }),
-  /** D, from 1 to 256. */
+  /** D, the head size of queries and keys, from 1 to 256. */
   headDim: option.integer({ min: 1, max: 256 }),
-  /** Dv, of values. Default: headDim. */
+  /** Dv, the head size of values, from 1 to 256. Default: headDim. */
   valueHeadDim: option.integer({ min: 1, max: 256, optional: true }),
-  /** Tokens of all sequences together for which there is memory, over all ranks of the axis; whole blocks on each. */
+  /**
+   * Capacity in tokens, for all sequences together and over all ranks of the axis. Rounded up to whole blocks on each
+   * rank.
+   */
   maxTokens: option.integer({ min: 1 }),
-  /** Tokens of a block, which is on one rank. Default 64. */
+  /** Number of tokens of a block, which is stored on one rank. Default 64. */
   blockSize: option.integer({ min: 1, default: 64 }),
-  /** The mesh axis whose ranks share out the blocks; null: every rank holds them all. Default: "sp" if the mesh has it, else null. */
+  /**
+   * The mesh axis over whose ranks the blocks are distributed; null: every rank holds all blocks. Default: "sp" if the
+   * mesh has it, else null.
+   */
   axis: option.nullable(option.string(), { optional: true }),
-  /** Of what is stored. Default "float32". */
+  /** The dtype of the stored keys and values. Default "float32". */
   dtype: option.oneOf(["float32", "bfloat16"], { default: "float32" }),
-  /** How many keys each query sees, its own included; blocks that no later query sees are dropped. Default: all. */
+  /**
+   * Number of keys that are visible to each query, including its own. Blocks that are not visible to any later query
+   * are dropped. Default: all.
+   */
   slidingWindow: option.integer({ min: 1, optional: true }),
 });
-/** What KvCache takes. */
+/** Options of KvCache. */
 export type KvCacheOptions = OptionsOf<typeof kvCacheOptions>;
 
 /**
- * Keys and values of the tokens so far, for inference: a new token attends to them instead of computing them again. Blocks of `blockSize`
- * tokens are dealt out to the ranks of a mesh axis, so that each holds its part of every sequence; memory is reserved once, and a sequence
- * grows, forks and ends without a copy of what it holds. vLLM's PagedAttention (Kwon et al. 2023), over the ranks of an axis.
+ * A cache of the keys and values of earlier tokens for inference, so that a new token attends to them without
+ * recomputing them. Blocks of `blockSize` tokens are distributed over the ranks of a mesh axis, and each rank holds a
+ * part of every sequence. Memory is allocated once. A sequence grows, is forked and is disposed without a copy of its
+ * contents. This is vLLM's PagedAttention (Kwon et al. 2023), over the ranks of an axis.
  *
- * Prompts come in shards, through any backend (`sharded`); new tokens are the same on every rank of the axis, each of which attends to
- * its own blocks: split-KV, or Flash-Decoding (Dao et al. 2023). The states are merged in the order of the ranks, by one all-gather for
- * each layer, and the result is the same on all of them.
+ * Prompts are passed in shards, through any backend (`sharded`). New tokens are the same on every rank of the axis, and
+ * each rank attends to its own blocks: split-KV, or Flash-Decoding (Dao et al. 2023). The states are merged in rank
+ * order after one all-gather per layer, and the result is the same on all ranks.
  *
- * Every rank makes the same calls in the same order, those of sequences included.
+ * Every rank makes the same calls in the same order, including those on sequences.
  *
  * @example
  * ```ts
@@ -69,7 +79,7 @@ export type KvCacheOptions = OptionsOf<typeof kvCacheOptions>;
  * out.shape; // => [1, 1, 32]
  * sequence.length; // => 11
  * ```
- * @throws OptionError for options that do not go together; OutOfMemoryError beyond the device's memory.
+ * @throws OptionError for incompatible options; OutOfMemoryError if the device has too little memory.
  */
 export class KvCache implements Disposable {
   readonly numLayers: number;
@@ -109,28 +119,28 @@ export class KvCache implements Disposable {
     return this.numLayers * numKvHeads * (headDim + valueHeadDim) * dtypeBytes[k.dtype];
   }
 
-  /** Tokens for which there is memory, on all ranks of the axis. */
+  /** Capacity in tokens over all ranks of the axis. */
   get maxTokens(): number {
     const { pool } = this.#memory;
     return pool.ranks * pool.blocksPerRank * this.blockSize;
   }
 
-  /** Tokens for which there are blocks that no sequence uses. */
+  /** Capacity in tokens of the blocks that no sequence uses. */
   get freeTokens(): number {
     return this.#memory.pool.free * this.blockSize;
   }
 
-  /** A sequence without tokens. The caller disposes it, which releases its blocks. */
+  /** Creates an empty sequence. The caller disposes it, which releases its blocks. */
   createSequence(): CacheSequence {
     this.#assertOpen("KvCache.createSequence");
     return new CacheSequence(new BlockTable(this.#memory));
   }
 
   /**
-   * One layer of some sequences, the batch of the next call: for the `cache` of an attention module's `forward`, or to append and to
-   * attend yourself.
+   * Returns one layer of a batch of sequences. Pass it as `cache` to `forward` of an attention module, or call its
+   * `append` and `attend`.
    *
-   * @throws OptionError for a layer that there is not, a sequence of another cache or one that is in the list twice; DisposedError.
+   * @throws OptionError for an invalid layer index, a sequence of another cache or a duplicate sequence; DisposedError.
    */
   layer(index: number, sequences: readonly CacheSequence[], options?: KvCacheLayerOptions): KvCacheLayer {
     this.#assertOpen("KvCache.layer");
@@ -159,7 +169,7 @@ export class KvCache implements Disposable {
     throw new DisposedError({ where, expected: "a cache that is not disposed", received: "a disposed KvCache" });
   }
 
-  /** Gives the memory back in stream order. Its sequences are of no more use. Idempotent. */
+  /** Releases the memory in stream order. The sequences of the cache can no longer be used. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

@@ -22,15 +22,16 @@ import { type BlockTable, extendTables } from "./block-table.ts";
 import type { CacheMemory } from "./cache-memory.ts";
 import { shiftKeys } from "./visible-rows.ts";
 
-// New tokens that come in shards, a prompt or a chunk of it: their keys and values go to the ranks that own their blocks, and the queries
-// attend through a backend. What the cache holds is one more layout of the sequence, so that any backend attends to it.
+// Prefill with new tokens in shards: a prompt or a chunk of one. Their keys and values are sent to the ranks that own
+// their blocks, and the queries attend through a backend. The cached tokens have a layout like that of any sequence, so
+// that any backend can attend to them.
 
 interface ShardedBatch {
   readonly layer: number;
   readonly tables: readonly BlockTable[];
 }
 
-/** A module's call, with this rank's shards. */
+/** A call of an attention module, with this rank's shards of q, k and v. */
 export interface PrefillCall extends CachedAttentionCall {
   readonly q: Tensor;
   readonly k: Tensor;
@@ -111,7 +112,7 @@ function checkMask(memory: CacheMemory, starts: readonly number[], { mask, layou
       checkSlice(slice, { mask, firstQueryPosition, memory });
 }
 
-/** Rows of a rank's shard whose tokens are in one block: at positions position, position + step, … */
+/** Rows of a rank's shard whose tokens belong to one block. Their positions are position, position + step, …. */
 interface BlockRows {
   readonly row: number;
   readonly position: number;
@@ -120,7 +121,7 @@ interface BlockRows {
   readonly owner: number;
 }
 
-/** A shard, cut where blocks end. */
+/** Splits the rows of a shard at block boundaries. */
 function listBlockRows(spans: readonly Span[], start: number, table: BlockTable): BlockRows[] {
   const { blockSize } = table.cache;
   const blockRows: BlockRows[] = [];
@@ -186,7 +187,10 @@ function sendToBlockOwners(
   }
 }
 
-/** Which rows of each rank's shard every rank owns. */
+/**
+ * Creates the plan of the group-cast: for each sender and receiver, the rows of the sender's shard that the receiver
+ * owns.
+ */
 function createGroupCastPlan(rowsBySender: readonly (readonly BlockRows[])[]): GroupCastPlan {
   const ranges = rowsBySender.map((senderRows, sender) =>
     rowsBySender.map((_, receiver) => (receiver === sender ? [] : listOwnerRanges(senderRows, receiver))),
@@ -206,7 +210,10 @@ function listOwnerRanges(blockRows: readonly BlockRows[], owner: number): RowRan
   return ownerRanges;
 }
 
-/** What the ranks hold of a sequence: this rank's keys and values [1,Hkv,·,·], by position, and where all of them lie. */
+/**
+ * Returns this rank's keys and values of a sequence [1,Hkv,·,·], in order of position, and the layout of the sequence
+ * over all ranks.
+ */
 function gatherCachedKv(memory: CacheMemory, layer: number, table: BlockTable) {
   const { ctx, axis, rank } = memory;
   const [firstPosition, endPosition] = [table.firstKeptPosition, table.getLayerLength(layer)];
@@ -232,12 +239,12 @@ function gatherCachedKv(memory: CacheMemory, layer: number, table: BlockTable) {
   return { k: gatherRows(memory.k), v: gatherRows(memory.v), layout };
 }
 
-/** Blocks that lie side by side are one range of rows. */
+/** Joins adjacent blocks to one range of rows. */
 function joinBlockRows(blocks: readonly { readonly row: number; readonly length: number }[]): RowRange[] {
   return joinSpans(blocks.map(({ row, length }) => ({ start: row, length, step: 1 })));
 }
 
-/** The mask over the keys that were not dropped. */
+/** Returns the mask over the keys that were not dropped. */
 function restrictToKeptKeys(
   mask: Mask,
   { queries, length, table }: { queries: number; length: number; table: BlockTable },

@@ -15,13 +15,13 @@ export interface StateShape {
   readonly valueSize: number;
 }
 
-/** Uninitialized memory for a state. */
+/** Allocates a packed state, uninitialized. */
 export function emptyPackedState({ device }: Context, shape: StateShape): PackedState {
   const { batch, heads, rows, valueSize } = shape;
   return unpackState(device.empty([batch, rows, heads, valueSize + 1], "float32"), shape);
 }
 
-/** The same for a single rank, whose `out`, [B,T,H,Dv] in memory, is the result. */
+/** Allocates an uninitialized state for a single rank. Its `out` has the memory order [B,T,H,Dv] and is the result. */
 export function emptyUnpackedState({ device }: Context, { batch, heads, rows, valueSize }: StateShape): AttentionState {
   return {
     out: device.empty([batch, rows, heads, valueSize], "float32").permute([0, 2, 1, 3]),
@@ -29,7 +29,9 @@ export function emptyUnpackedState({ device }: Context, { batch, heads, rows, va
   };
 }
 
-/** out and lse as views of memory [..,B,T,H,Dv+1], whose state `index` begins at that multiple of its size. */
+/**
+ * Returns out and lse as views of memory [..,B,T,H,Dv+1]. State `index` starts at `index` times the size of a state.
+ */
 function unpackState(memory: Tensor, { batch, heads, rows, valueSize }: StateShape, index = 0): PackedState {
   const width = valueSize + 1;
   const offset = memory.offset + index * batch * rows * heads * width;
@@ -42,8 +44,8 @@ function unpackState(memory: Tensor, { batch, heads, rows, valueSize }: StateSha
 }
 
 /**
- * The state over the keys of all ranks: an all-gather, followed by a merge in rank order, so that all ranks get the same
- * bits. Sends and receives (size − 1) · B · T · H · (Dv + 1) · 4 bytes.
+ * Computes the state over the keys of all ranks: an all-gather, followed by a merge in rank order, so that the result
+ * is bitwise equal on all ranks. Sends and receives (size − 1) · B · T · H · (Dv + 1) · 4 bytes.
  */
 export function mergeOverRanks(group: ProcessGroup, localState: PackedState, shape: StateShape): PackedState {
   const { device } = group;

@@ -1,15 +1,15 @@
 import { clipKeys, hasDiagonalEnd, hasDiagonalStart, type Slice } from "@mosaic/core";
 import type { BlockRows } from "./block-table.ts";
 
-/** What the queries see of a rank's memory: the slices of a mask, whose keys are positions, with rows instead of these. */
+/** Converts the slices of a mask, whose keys are positions, to slices whose keys are rows of a rank's memory. */
 export function visibleRowSlices(mask: readonly Slice[], blocks: readonly BlockRows[]): Slice[] {
   const rowSlices: Slice[] = [];
   for (const slice of mask) {
     const lastRowOffset = slice.q1 - slice.q0 - 1;
-    // What every query of the slice sees.
+    // Keys [firstKey, endKey) are visible to every query of the slice.
     const firstKey = slice.k0 + (hasDiagonalStart(slice.type) ? lastRowOffset : 0);
     const endKey = slice.k1 - (hasDiagonalEnd(slice.type) ? lastRowOffset : 0);
-    // Of blocks that lie side by side the kernel reads one slice.
+    // Adjacent blocks are joined to one slice for the kernel.
     let currentRun = { row: 0, end: 0 };
     const endRun = (): void => {
       if (currentRun.row < currentRun.end)

@@ -19,60 +19,69 @@ import {
 import { permute } from "./permutation.ts";
 import type { TokenSource } from "./token-source.ts";
 
-/** The placement of a batch, found for its mask, which is that of the rank's rows: one for all, or one for each. */
+/** Returns the placement of a batch for the mask of the rank's rows: one mask for all rows, or one for each. */
 export type PlacementFunction = (mask: Mask | readonly Mask[], length: number) => PlacementName | Placement;
 
 export const dataLoaderOptions = defineOptions("DataLoader", {
-  /** Tokens of a row, S. */
+  /** S, the number of tokens of a row. */
   rowLength: option.integer({ min: 1 }),
-  /** Rows of a batch over all ranks; a multiple of the length of the mesh axis "dp", whose ranks get as many each. */
+  /**
+   * Number of rows of a batch over all ranks. They are divided equally along the mesh axis "dp", so this must be a
+   * multiple of its length.
+   */
   batchSize: option.integer({ min: 1 }),
-  /** Whether each epoch has its rows in an order of its own, which follows from the seed and the epoch. Default true. */
+  /** Whether each epoch has a different order of rows, which is determined by the seed and the epoch. Default true. */
   shuffle: option.boolean({ default: true }),
-  /** Of the order. Default: the context's. */
+  /** Seed of the order. Default: the context's. */
   seed: option.integer({ min: 0, optional: true }),
-  /** Whether tokens see those of their document alone, and no label is another document's token; as Megatron's. Default true. */
+  /**
+   * Whether tokens attend only to their own document, and no label is a token of another document; as in Megatron.
+   * Default true.
+   */
   resetAttentionMask: option.boolean({ default: true }),
-  /** Whether positions begin at 0 in each document, and not in each row alone; as Megatron's. Default false. */
+  /** Whether positions start at 0 in each document, instead of in each row; as in Megatron. Default false. */
   resetPositionIds: option.boolean({ default: false }),
   /**
-   * How rows are cut over the ranks that share them: as in `shard`, or a function of the batch's mask and the row length, such as one that
-   * calls `dispatch`. Default "contiguous".
+   * How rows are sharded over the ranks that share them: a placement as in `shard`, or a function of the batch's mask
+   * and the row length, such as one that calls `dispatch`. Default "contiguous".
    */
   placement: option.either(
     option.placement(),
     option.custom("a function that maps a mask to a placement", option.isFunction<PlacementFunction>),
     { default: "contiguous" },
   ),
-  /** Mesh axes along which rows are cut, outermost first. Default: all but "dp". */
+  /** Mesh axes along which rows are sharded, outermost first. Default: all but "dp". */
   axes: option.array(option.string(), { optional: true }),
 });
-/** How tokens become batches. */
+/** Options of DataLoader. */
 export type DataLoaderOptions = OptionsOf<typeof dataLoaderOptions>;
 type DataLoaderSettings = ResolvedOptionsOf<typeof dataLoaderOptions>;
 
-/** This rank's part of a batch: b of its rows, s of their tokens. */
+/** This rank's part of a batch: b of its rows, and s tokens of each. */
 export interface TokenBatch extends Disposable {
   /** [b,s] float32. */
   readonly tokens: Tensor;
-  /** The token after each [b,s]; −100, which losses ignore, where there is none in its document. */
+  /**
+   * The token that follows each token [b,s]; −100, which losses ignore, at the end of a document with
+   * `resetAttentionMask`.
+   */
   readonly labels: Tensor;
-  /** Each token's position [b,s], in its document or in its row. */
+  /** Position of each token [b,s], in its document or in its row. */
   readonly positions: Tensor;
-  /** What each token sees of its row: one mask for all rows that are equal, else one for each. */
+  /** The mask over a row: one mask if it is the same for all rows, otherwise one for each row. */
   readonly mask: Mask | readonly Mask[];
   /** Lengths of the documents in each of this rank's rows. */
   readonly documents: readonly (readonly number[])[];
   readonly placement: PlacementName | Placement;
   readonly epoch: number;
-  /** Of the epoch, from 0. */
+  /** Index of the batch in the epoch, from 0. */
   readonly index: number;
 }
 
-/** All that decides which batch comes next: plain JSON, for the `data` of `saveCheckpoint`. */
+/** The state that determines the next batch: plain JSON, for the `data` of `saveCheckpoint`. */
 export interface DataLoaderState {
   readonly epoch: number;
-  /** Batches of the epoch that were taken. */
+  /** Number of batches of the epoch that were returned. */
   readonly index: number;
   readonly seed: number;
   readonly shuffle: boolean;
@@ -81,14 +90,15 @@ export interface DataLoaderState {
   readonly batchSize: number;
 }
 
-/** What labels without a successor have: the default `ignoreIndex` of losses. */
+/** Label of a token without successor: the default `ignoreIndex` of losses. */
 const IGNORE_INDEX = -100;
 
 /**
- * Packs documents of tokens into rows, one after another and cut wherever a row ends, and gives every rank its part of each batch: ranks along
- * "dp" other rows, ranks along other axes their shard of them. Labels are taken before rows are cut. Which rows a batch has follows from
- * the seed, the epoch and the number of the batch alone, so that losses are the same on every mesh. What is left at the end of an epoch, less than a
- * batch, comes in another order in the next one.
+ * Packs documents of tokens into rows, one after another and split at row ends. Returns each rank's part of each batch:
+ * ranks along "dp" have different rows, ranks along other axes have shards of the same rows. Labels are computed before
+ * rows are sharded. The rows of a batch depend only on the seed, the epoch and the index of the batch, so that losses
+ * are the same on every mesh. Rows at the end of an epoch that do not fill a batch are skipped; with `shuffle`, the
+ * next epoch has another order.
  *
  * @example
  * ```ts
@@ -109,10 +119,11 @@ const IGNORE_INDEX = -100;
  * using again = loader.next();
  * Array.from(await again.tokens.read()); // => [5, 6, 7, 8]
  * ```
- * @throws OptionError for a batch size that the ranks along "dp" cannot share, and for fewer tokens than a batch takes.
+ * @throws OptionError for a batch size that is not a multiple of the number of ranks along "dp", and for fewer tokens
+ * than one batch needs.
  */
 export class DataLoader {
-  /** Rows of an epoch, before they are batched. */
+  /** Number of rows of an epoch, before batching. */
   readonly rows: number;
   readonly batchesPerEpoch: number;
   readonly #ctx: Context;
@@ -137,7 +148,7 @@ export class DataLoader {
     this.#ctx = ctx;
     this.#source = source;
     this.#settings = { ...settings, seed: settings.seed ?? ctx.seed };
-    // The last token of a row has its label behind it.
+    // The label of a row's last token is the token after the row.
     this.rows = Math.max(0, Math.floor((source.length - 1) / rowLength));
     this.batchesPerEpoch = Math.floor(this.rows / batchSize);
     if (this.batchesPerEpoch > 0) return;
@@ -149,12 +160,12 @@ export class DataLoader {
     });
   }
 
-  /** Batches taken since the first epoch began. */
+  /** Number of batches returned since the start of the first epoch. */
   get steps(): number {
     return this.#epoch * this.batchesPerEpoch + this.#index;
   }
 
-  /** The next batch; the first of the next epoch after the last of one. */
+  /** Returns the next batch. After the last batch of an epoch, this is the first of the next epoch. */
   next(): TokenBatch {
     if (this.#index === this.batchesPerEpoch) {
       this.#epoch++;
@@ -214,7 +225,7 @@ export class DataLoader {
     return { tokens: Array.from({ length: rowLength }, (_, i) => tokens[i]!), labels, positions, documents };
   }
 
-  /** Which batch comes next, for `load`. */
+  /** Returns the state that determines the next batch, for `load`. */
   state(): DataLoaderState {
     const { seed, shuffle, rowLength, batchSize } = this.#settings;
     const { length: tokens } = this.#source;
@@ -222,9 +233,9 @@ export class DataLoader {
   }
 
   /**
-   * Goes on where another loader was, on any mesh, placement included.
+   * Continues from the state of another loader. The mesh and the placement may differ.
    *
-   * @throws OptionError for a state of other rows, or another order, than this loader has.
+   * @throws OptionError if the tokens, the rows or their order differ from this loader's.
    */
   load(state: DataLoaderState): void {
     const { epoch: _epoch, index: _index, ...expectedState } = this.state();
@@ -269,7 +280,7 @@ interface PackedRow {
   readonly documents: readonly number[];
 }
 
-/** One object for rows that are alike, so that what backends derive of masks is derived once. */
+/** One object for all such rows, so that backends derive their data of a mask only once. */
 const causal: Mask = masks.causal();
 
 function batchMask(rows: readonly PackedRow[], { resetAttentionMask }: DataLoaderSettings): Mask | readonly Mask[] {

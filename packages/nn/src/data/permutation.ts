@@ -1,13 +1,17 @@
-// A permutation of any number of rows in memory of none: the place of each row is computed, so that a resumed epoch needs no list.
+// A permutation of any number of rows that needs no memory. The position of each row is computed, so that a resumed
+// epoch needs no stored list.
 
-/** High word of a · b of 32 bits each. */
+/** Returns the high 32 bits of the product of two 32-bit integers. */
 function multiplyHigh(a: number, b: number): number {
   const [aHigh, aLow, bHigh, bLow] = [a >>> 16, a & 0xffff, b >>> 16, b & 0xffff];
   const crossProduct = aHigh * bLow + ((aLow * bLow) >>> 16);
   return (aHigh * bHigh + Math.floor(crossProduct / 0x10000) + (((crossProduct & 0xffff) + aLow * bHigh) >>> 16)) >>> 0;
 }
 
-/** Philox4x32-10 (Salmon et al. 2011), first word of a block: element 4 · index of the kernel `random`. */
+/**
+ * Returns the first word of block `index` of Philox4x32-10 (Salmon et al. 2011), which is element 4 · index of the
+ * kernel `random`.
+ */
 export function philoxWord(index: number, seed: number, stream: number): number {
   let [c0, c1, c2, c3] = [index >>> 0, 0, stream >>> 0, 0];
   let [k0, k1] = [seed >>> 0, Math.floor(seed / 2 ** 32)];
@@ -21,10 +25,10 @@ export function philoxWord(index: number, seed: number, stream: number): number 
   return c0;
 }
 
-/** Rounds of the Feistel network; four of them are a pseudorandom permutation already (Luby and Rackoff 1988). */
+/** Number of rounds of the Feistel network. Four already give a pseudorandom permutation (Luby and Rackoff 1988). */
 const NUM_ROUNDS = 6;
 
-/** What a permutation follows from. */
+/** Parameters that determine a permutation. */
 export interface PermutationKey {
   readonly count: number;
   readonly seed: number;
@@ -32,8 +36,8 @@ export interface PermutationKey {
 }
 
 /**
- * Where `index` goes in a permutation of `count` places: a Feistel network over the next even power of two, walked until it ends
- * below `count` (Black and Rogaway 2002, cycle walking), fewer than four steps on average.
+ * Returns the image of `index` in a permutation of `count` indices: a Feistel network over the next even power of two,
+ * iterated until the result is below `count` (cycle walking, Black and Rogaway 2002), fewer than four times on average.
  */
 export function permute(index: number, { count, seed, epoch }: PermutationKey): number {
   const halfBits = Math.max(1, Math.ceil(Math.log2(Math.max(2, count)) / 2));
@@ -42,7 +46,7 @@ export function permute(index: number, { count, seed, epoch }: PermutationKey): 
   do {
     let [left, right] = [Math.floor(permutedIndex / halfRange), permutedIndex % halfRange];
     for (let round = 0; round < NUM_ROUNDS; round++) {
-      // Streams of a round: those of the epochs, one after another.
+      // Each round of each epoch has its own stream.
       const word = philoxWord(right, seed, epoch * NUM_ROUNDS + round);
       [left, right] = [right, left ^ (word % halfRange)];
     }

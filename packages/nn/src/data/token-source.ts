@@ -10,22 +10,22 @@ import {
 } from "@mosaic/core";
 import { checkPath } from "../safetensors/format.ts";
 
-/** A stretch of tokens. */
+/** A range of tokens. */
 export interface TokenSpan {
   readonly tokens: ArrayLike<number>;
-  /** Where documents end within it, ascending: a document's last token is that before an end. */
+  /** Ends of documents within the range, ascending. The last token of a document has the index end − 1. */
   readonly ends: readonly number[];
 }
 
-/** Documents of tokens, one after another: what a DataLoader packs into rows. */
+/** Documents of tokens, one after another, which a DataLoader packs into rows. */
 export interface TokenSource {
-  /** Tokens of all documents. */
+  /** Number of tokens of all documents. */
   readonly length: number;
-  /** `count` tokens from `start` on. */
+  /** Reads `count` tokens from `start` on. */
   read(start: number, count: number): TokenSpan;
 }
 
-/** Float32 tensors of tokens are exact up to here. */
+/** The largest token allowed. Integers up to it are exact in float32. */
 const MAX_TOKEN = 2 ** 24;
 
 function checkTokens(where: string, tokens: ArrayLike<number>): void {
@@ -41,7 +41,7 @@ function checkTokens(where: string, tokens: ArrayLike<number>): void {
 }
 
 /**
- * Documents in memory, each an array of tokens.
+ * Creates a source of documents in memory, each an array of tokens.
  *
  * @example
  * ```ts
@@ -50,7 +50,7 @@ function checkTokens(where: string, tokens: ArrayLike<number>): void {
  * source.length; // => 5
  * source.read(1, 3).ends; // => [2]
  * ```
- * @throws OptionError for what is no integer from 0 to 2²⁴.
+ * @throws OptionError for a token that is not an integer from 0 to 2²⁴.
  */
 export function tokenArrays(documents: readonly ArrayLike<number>[]): TokenSource {
   expectValue("tokenArrays", Array.isArray(documents), "an array of documents", documents);
@@ -83,7 +83,7 @@ export function tokenArrays(documents: readonly ArrayLike<number>[]): TokenSourc
   };
 }
 
-/** The first place whose number is not below `value`. */
+/** Returns the index of the first element that is not less than `value`. */
 function lowerBound(sortedValues: readonly number[], value: number): number {
   let [low, high] = [0, sortedValues.length];
   while (low < high) {
@@ -103,17 +103,17 @@ function checkSpan(where: string, { start, count }: { start: number; count: numb
 }
 
 export const tokenFileOptions = defineOptions("tokenFile", {
-  /** Of a token in the file, little-endian. Default "uint16". */
+  /** Data type of a token in the file, little-endian. Default "uint16". */
   dtype: option.oneOf(["uint16", "uint32"], { default: "uint16" }),
-  /** The token that ends every document, and belongs to it. Default: the file is one document. */
+  /** The token that ends every document and is part of it. Default: the file is one document. */
   separator: option.integer({ min: 0, optional: true }),
 });
-/** How tokens lie in a file. */
+/** Format of a token file. */
 export type TokenFileOptions = OptionsOf<typeof tokenFileOptions>;
 
 /**
- * Tokens of a file, without a header, as nanoGPT's train.bin. Only what is read comes into memory; the pages of the file are the system's to
- * cache. Disposing it closes the file.
+ * Opens a file of tokens without a header, such as nanoGPT's train.bin. Only the ranges that are read are loaded into
+ * memory; caching of the file is left to the operating system. Disposing the source closes the file.
  *
  * @example
  * ```ts
@@ -125,7 +125,8 @@ export type TokenFileOptions = OptionsOf<typeof tokenFileOptions>;
  * source.length; // => 6
  * source.read(1, 4).ends; // => [2]
  * ```
- * @throws OptionError for a file whose size is no multiple of a token's; the system's error if it cannot be read. `read` throws a
+ * @throws OptionError for a file whose size is not a multiple of the token size; the system's error if it cannot be
+ * read. `read` throws a
  * DisposedError once it is disposed.
  */
 export function tokenFile(path: string, options?: TokenFileOptions): TokenSource & Disposable {

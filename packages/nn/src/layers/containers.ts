@@ -1,12 +1,12 @@
 import { Module, scope, ShapeError, type Tensor, expectValue } from "@mosaic/core";
 
-/** A module from one tensor to one tensor. */
+/** A module whose forward maps one tensor to one tensor. */
 export interface Layer extends Module {
   forward(x: Tensor): Tensor;
 }
 
 /**
- * Modules by number, which are parts of the model that holds the list: their parameters are named "0.weight", ….
+ * A list of modules. They are parts of the model that holds the list, with parameters named "0.weight", ….
  *
  * @example
  * ```ts
@@ -40,7 +40,7 @@ export class ModuleList<M extends Module = Module> extends Module implements Ite
     return this;
   }
 
-  /** The module with that number; a negative one counts from the end. */
+  /** Returns the module at an index. A negative index counts from the end. */
   at(index: number): M | undefined {
     expectValue("ModuleList.at", Number.isSafeInteger(index), "an integer", index);
     return this.#modules.at(index);
@@ -58,8 +58,8 @@ export class ModuleList<M extends Module = Module> extends Module implements Ite
 }
 
 /**
- * Layers one after another; what lies between them is released at once, not only when the scope of `forward` ends (the tape
- * keeps what it needs).
+ * Applies layers one after another. An intermediate tensor is released as soon as the next layer has used it, not only
+ * when the scope of `forward` ends. The tape keeps the tensors that it needs.
  *
  * @example
  * ```ts
@@ -79,14 +79,17 @@ export class Sequential extends ModuleList<Layer> {
     super(layers);
   }
 
-  /** x through every layer in order. */
+  /** Applies every layer to x, in order. */
   forward(x: Tensor): Tensor {
     if (this.length === 0)
       throw new ShapeError({ where: "Sequential", expected: "at least one layer", received: "none" });
     return this.#forwardThrough(this.length, x);
   }
 
-  /** x through the first layers. A scope releases what went into the last of them, unless it returns it. */
+  /**
+   * Applies the first `layers` layers to x. The scope releases the input of the last of them, unless it is also the
+   * output.
+   */
   #forwardThrough(layers: number, x: Tensor): Tensor {
     if (layers === 0) return x;
     return scope(() => this.at(layers - 1)!.forward(this.#forwardThrough(layers - 1, x)));

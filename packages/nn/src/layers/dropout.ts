@@ -20,40 +20,45 @@ import {
 } from "@mosaic/core";
 
 export const shardingOptions = defineOptions("Dropout", {
-  /** The tensor axis that is the sequence; null: no axis is cut into shards. Default: -2, the one before the embedding, and null for a tensor of one axis. */
+  /**
+   * The tensor axis of the sequence; null: no axis is sharded. Default: -2, the axis before the embedding, and null for
+   * a tensor with fewer than two axes.
+   */
   sequenceAxis: option.nullable(option.integer(), { optional: true }),
-  /** How the sequence is cut. Default "contiguous". */
+  /** Placement of the sequence: how it is divided into shards. Default "contiguous". */
   placement: option.placement({ default: "contiguous" }),
-  /** Mesh axes along which the sequence is cut, outermost first. Default: all but "dp". */
+  /** Mesh axes along which the sequence is sharded, outermost first. Default: all but "dp". */
   axes: option.array(option.string(), { optional: true }),
-  /** Rows of the whole sequence; needed if shards are unequal. Default: local rows times shards. */
+  /** Length of the whole sequence over all shards. Required if shards are unequal. Default: local rows times shards. */
   sequenceLength: option.integer({ min: 0, optional: true }),
 });
-/** How this rank's tensors lie in the whole: which axis is cut into shards, and how. The batch is cut along "dp", in equal parts. */
+/**
+ * How tensors are sharded over the ranks: along which tensor axis, and how. The batch is divided equally along "dp".
+ */
 export type ShardingOptions = OptionsOf<typeof shardingOptions>;
-/** The same with its defaults. */
+/** ShardingOptions with the defaults applied. */
 type ResolvedSharding = ResolvedOptionsOf<typeof shardingOptions>;
 
 export const dropoutForwardOptions = defineOptions("Dropout.forward", {
-  /** How the sequence is cut in this call: what `dispatch` returned for its mask. Default: the module's. */
+  /** Placement of the sequence in this call, such as the result of `dispatch` for its mask. Default: the module's. */
   placement: option.placement({ optional: true }),
-  /** Rows of the whole sequence in this call. Default: the module's. */
+  /** Length of the whole sequence in this call. Default: the module's. */
   sequenceLength: option.integer({ min: 0, optional: true }),
 });
-/** What one call may change, for sequences that are placed anew at every step. */
+/** Options of one call, for sequences with a new placement at every step. */
 export type DropoutForwardOptions = OptionsOf<typeof dropoutForwardOptions>;
 
-/** A stretch of a tensor's rows, and where its elements lie in the whole tensor, counted row-major. */
+/** A range of a tensor's rows, and the row-major indices of its elements in the global tensor. */
 interface GlobalRange {
-  /** The axis cut into stretches, and the local rows of this one; the whole tensor if undefined. */
+  /** The axis of the ranges, and the local rows of this range; undefined: the range is the whole local tensor. */
   readonly rows?: { readonly axis: number; readonly start: number; readonly end: number };
-  /** Index of its first element in the whole. */
+  /** Index of the range's first element in the global tensor. */
   readonly offset: number;
-  /** Distance in the whole between neighbours along each axis. */
+  /** Distance in the global tensor between neighbors along each axis. */
   readonly strides: readonly number[];
 }
 
-/** The stretches of a local tensor: elements of one index are the same element of the whole, on any mesh. */
+/** Returns the ranges of a local tensor. An index identifies the same element of the global tensor on any mesh. */
 function globalRanges(ctx: Context, x: Tensor, sharding: ResolvedSharding): readonly GlobalRange[] {
   const { sequenceAxis = x.rank < 2 ? null : -2 } = sharding;
   const normalizedAxis = sequenceAxis === null ? undefined : normalizeAxis(sequenceAxis, x.rank, "sequenceAxis");
@@ -78,7 +83,7 @@ function globalRanges(ctx: Context, x: Tensor, sharding: ResolvedSharding): read
   });
 }
 
-/** Which global positions this rank's rows are. */
+/** Returns the global positions of this rank's rows. */
 function sequenceSpans(
   ctx: Context,
   rows: number,
@@ -97,7 +102,7 @@ function sequenceSpans(
   });
 }
 
-/** Of an element to become 0. */
+/** The option for the probability of zeroing an element. */
 export const dropoutProbabilityOption = option.number({ min: 0, below: 1, default: 0 });
 
 interface DropoutSpec {
@@ -107,7 +112,7 @@ interface DropoutSpec {
   readonly ranges: readonly GlobalRange[];
 }
 
-/** x with its zeros, in memory of its own. The mask is drawn, never kept: the backward draws the same again. */
+/** Applies dropout to x, into new memory. The mask is not stored; the backward generates it again. */
 function applyDropout(x: Tensor, { ranges, ...randomSpec }: DropoutSpec): Tensor {
   const out = x.device.empty(x.shape, x.dtype);
   for (const { rows, offset, strides } of ranges) {
@@ -127,13 +132,14 @@ const dropoutOp = defineOp({
 });
 
 /**
- * While training, makes each element 0 with the given probability and divides the others by what remains (Srivastava et
- * al. 2014); does nothing after `eval()`.
+ * During training, zeroes each element with the given probability p and divides the others by 1 − p (Srivastava et al.
+ * 2014). After `eval()`, returns its input unchanged.
  *
- * Which elements become 0 depends on the context's seed, the number of the call, and where the element lies in the *whole*
- * tensor: the same on one rank, on four and on any placement, if the options state how the tensor is cut: by default axis -2,
- * contiguously over all axes of the mesh but "dp", which cuts axis 0. For a tensor that ranks of a sequence hold whole,
- * pass `sequenceAxis: null`. Nothing is kept for the backward.
+ * Which elements are zeroed depends on the context's seed, the number of the call, and the index of the element in the
+ * *global* tensor. The result is therefore the same on any number of ranks and with any placement, if the options
+ * describe how the tensor is sharded. By default, axis -2 is sharded contiguously over all mesh axes but "dp", which
+ * shards axis 0. For a tensor that is replicated on the ranks of a sequence, pass `sequenceAxis: null`. Nothing is
+ * saved for the backward.
  *
  * @example
  * ```ts
@@ -168,7 +174,7 @@ export class Dropout extends Module {
   forward(x: Tensor, options?: DropoutForwardOptions): Tensor {
     checkTensor("Dropout", x);
     const call = dropoutForwardOptions.parse(options);
-    // A handle of its own in any case: what a layer returns is the caller's to dispose.
+    // Always returns a new handle, because the caller disposes the output of a layer.
     if (!this.training || this.probability === 0) return x.reshape(x.shape);
     const ctx = this.#ctx;
     const { placement = this.#sharding.placement, sequenceLength = this.#sharding.sequenceLength } = call;

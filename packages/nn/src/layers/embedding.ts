@@ -21,7 +21,7 @@ const embeddingOp = defineOp({
   forward([table]: [Tensor], tokens: Tensor) {
     const output = table.device.empty([...tokens.shape, table.shape[1]!], table.dtype);
     table.device.kernels.gatherRows(output, table, tokens);
-    // A handle of its own, as `tokens` is not among the inputs that the tape keeps.
+    // A new handle, because `tokens` is not among the inputs that the tape keeps.
     return { output, saved: { table, tokens: tokens.detach() } };
   },
   backward({ table, tokens }, dOut) {
@@ -36,8 +36,9 @@ const embeddingOp = defineOp({
 });
 
 /**
- * The rows of `table` [V,E] that `tokens` [..] names → [..,E]. Tokens are integers from 0 to V − 1, in a tensor of any
- * dtype that holds them exactly (float32 to 16 777 216); another number fails the device with a DeviceError.
+ * Looks up the rows of `table` [V,E] with the indices `tokens` [..] → [..,E]. Tokens are integers from 0 to V − 1, in a
+ * tensor of any dtype that represents them exactly (float32: up to 16 777 216). Another number fails the device with a
+ * DeviceError.
  *
  * @throws ShapeError unless the table has two axes.
  */
@@ -53,10 +54,10 @@ export function embedding(tokens: Tensor, table: Tensor): Tensor {
 export const embeddingOptions = defineOptions("Embedding", {
   /** Standard deviation of the initial table; the default is PyTorch's. Default 1. */
   std: option.number({ min: 0, default: 1 }),
-  /** Of the table. Default "float32". */
+  /** The dtype of the table. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
 });
-/** What Embedding takes beside its sizes. */
+/** Options of Embedding. */
 export type EmbeddingOptions = OptionsOf<typeof embeddingOptions>;
 
 /**

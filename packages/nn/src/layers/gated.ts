@@ -12,36 +12,39 @@ import {
 } from "@mosaic/core";
 import { Dropout, type DropoutForwardOptions, dropoutProbabilityOption, shardingOptions } from "./dropout.ts";
 
-// E features in, F features between.
+// E input features (embedDim), F hidden features (hiddenDim).
 
 export const swiGLUOptions = defineOptions("SwiGLU", {
-  /** Features that come in, and go out. */
+  /** Number of input and of output features. */
   embedDim: option.integer({ min: 1 }),
-  /** Features between; Llama's are about 8/3 · embedDim, as many parameters as an MLP has. */
+  /** Number of hidden features. Llama has about 8/3 · embedDim, which gives as many parameters as an MLP. */
   hiddenDim: option.integer({ min: 1 }),
   /** Probability of dropout after the gate and after the last layer. Default 0. */
   dropout: dropoutProbabilityOption,
-  /** How the tensor is cut over the ranks; only dropout uses it. Default: as Dropout's. */
+  /** How the input is sharded over the ranks. Used only by dropout. Default: as in Dropout. */
   sharding: option.nested(shardingOptions, { optional: true }),
   /** Whether the three layers have biases. Default false. */
   bias: option.boolean({ default: false }),
-  /** Of the parameters. Default "float32". */
+  /** The dtype of the parameters. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
 });
-/** What SwiGLU takes. */
+/** Options of SwiGLU. */
 export type SwiGLUOptions = OptionsOf<typeof swiGLUOptions>;
 
 export const geGLUOptions = defineOptions("GeGLU", {
   ...swiGLUOptions.fields,
   /** Probability of dropout after the gate and after the last layer. Default 0. */
   dropout: dropoutProbabilityOption,
-  /** How the gate's GELU is computed, as in `gelu`: exactly ("none"), or by tanh, as in Gemma. Default "none". */
+  /**
+   * How the gate's GELU is computed, as in `gelu`: exactly ("none"), or approximated by tanh, as in Gemma. Default
+   * "none".
+   */
   approximate: option.oneOf(["none", "tanh"], { default: "none" }),
 });
-/** What GeGLU takes. */
+/** Options of GeGLU. */
 export type GeGLUOptions = OptionsOf<typeof geGLUOptions>;
 
-/** What SwiGLU and GeGLU share: down(activation(gate(x)) · up(x)). */
+/** Base class of SwiGLU and GeGLU: down(activation(gate(x)) · up(x)). */
 abstract class GatedFeedForward extends Module {
   readonly gateProjection: Linear;
   readonly upProjection: Linear;
@@ -59,7 +62,7 @@ abstract class GatedFeedForward extends Module {
     this.#dropout = this.addChild("drop", new Dropout(ctx, dropout, sharding));
   }
 
-  /** x [..,embedDim] → the same shape. `options` are dropout's: how the sequence is cut in this call. */
+  /** x [..,embedDim] → the same shape. `options` of dropout describe how the sequence is sharded in this call. */
   forward(x: Tensor, options?: DropoutForwardOptions): Tensor {
     checkTensor(this.constructor.name, x);
     const hidden = this.#computeHidden(x);
@@ -68,7 +71,9 @@ abstract class GatedFeedForward extends Module {
     return this.#dropout.forward(this.downProjection.forward(droppedHidden), options);
   }
 
-  /** In the epilogue of the second product, unless that is an adapter's or has hooks. */
+  /**
+   * Computes activation(gate(x)) · up(x), in the epilogue of the up projection unless that is an adapter or has hooks.
+   */
   #computeHidden(x: Tensor): Tensor {
     const gate = this.gateProjection.forward(x);
     const up = this.upProjection;
@@ -78,9 +83,9 @@ abstract class GatedFeedForward extends Module {
 }
 
 /**
- * The feed-forward layer of Llama, Mistral and Qwen: down(silu(gate(x)) · up(x)) over the last axis (Shazeer 2020). Parameters:
- * gate_proj, up_proj [hiddenDim,embedDim] and down_proj [embedDim,hiddenDim], named as in Hugging Face's models. For the backward
- * the outputs of gate and up are kept, not what is computed of them.
+ * The feed-forward layer of Llama, Mistral and Qwen: down(silu(gate(x)) · up(x)) over the last axis (Shazeer 2020).
+ * Parameters: gate_proj, up_proj [hiddenDim,embedDim] and down_proj [embedDim,hiddenDim], named as in Hugging Face's
+ * models. The backward saves the outputs of gate and up, but no values computed from them.
  *
  * @example
  * ```ts
@@ -103,7 +108,8 @@ export class SwiGLU extends GatedFeedForward {
 }
 
 /**
- * SwiGLU with GELU at the gate: down(gelu(gate(x)) · up(x)) (Shazeer 2020). Gemma's is `approximate: "tanh"`.
+ * SwiGLU with GELU as the gate's activation: down(gelu(gate(x)) · up(x)) (Shazeer 2020). Gemma uses `approximate:
+ * "tanh"`.
  *
  * @example
  * ```ts

@@ -17,31 +17,32 @@ import {
 } from "@mosaic/core";
 import { Dropout, type DropoutForwardOptions, dropoutProbabilityOption, shardingOptions } from "./dropout.ts";
 
-// W [out,in] of the base, A [rank,in], B [out,rank].
+// W [out,in] is the weight of the base; A [rank,in], B [out,rank].
 
 export const loraOptions = defineOptions("LoRA", {
-  /** Rank of what is added to the weight. */
+  /** Rank of the update that is added to the weight. */
   rank: option.integer({ min: 1 }),
-  /** What is added is scaled by alpha / rank. Default: rank, a scale of 1. */
+  /** The update is scaled by alpha / rank. Default: rank, a scale of 1. */
   alpha: option.number({ above: 0, optional: true }),
-  /** Probability of dropout on what A receives. Default 0. */
+  /** Probability of dropout on the input of A. Default 0. */
   dropout: dropoutProbabilityOption,
-  /** How the tensor is cut over the ranks; only dropout uses it. Default: as Dropout's. */
+  /** How the input is sharded over the ranks. Used only by dropout. Default: as in Dropout. */
   sharding: option.nested(shardingOptions, { optional: true }),
 });
-/** What LoRA takes beside its base. */
+/** Options of LoRA. */
 export type LoRAOptions = OptionsOf<typeof loraOptions>;
 
-/** W + scale · B A, and of which versions of the three. */
+/** W + scale · B A, and the versions of W, A and B from which it was computed. */
 interface MergedWeight {
   readonly weight: Tensor;
   readonly versions: readonly number[];
 }
 
 /**
- * Low-rank adaptation of a linear layer (Hu et al. 2021): base(x) + alpha / rank · B A x. The base is frozen, and A and B are the
- * parameters that are trained: A drawn as a Linear's weight, B zeros, so that at first nothing changes. Parameters are named as in
- * PEFT: base_layer.weight, base_layer.bias, lora_A.weight [rank,in], lora_B.weight [out,rank], of the base's dtype.
+ * Low-rank adaptation of a linear layer (Hu et al. 2021): base(x) + alpha / rank · B A x. The base is frozen, and A and
+ * B are trained. A is initialized like the weight of a Linear and B with zeros, so that the initial output is that of
+ * the base. Parameters are named as in PEFT: base_layer.weight, base_layer.bias, lora_A.weight [rank,in], lora_B.weight
+ * [out,rank]. They have the base's dtype.
  *
  * @example
  * ```ts
@@ -62,7 +63,7 @@ interface MergedWeight {
  * y.shape; // => [3, 4]
  * layer.unmerge();
  * ```
- * @throws OptionError for a base that is no Linear.
+ * @throws OptionError if the base is not a Linear.
  */
 export class LoRA extends Module {
   readonly base: Linear;
@@ -90,7 +91,7 @@ export class LoRA extends Module {
     freeze(base.parameters());
   }
 
-  /** x [..,in] → [..,out]. `options` are dropout's: how the sequence is cut in this call. */
+  /** x [..,in] → [..,out]. `options` of dropout describe how the sequence is sharded in this call. */
   forward(x: Tensor, options?: DropoutForwardOptions): Tensor {
     checkTensor("LoRA", x);
     if (this.#merged) return x.linear(this.#mergedWeight(this.#merged), this.base.bias);
@@ -108,26 +109,29 @@ export class LoRA extends Module {
     return this.base.bias;
   }
 
-  /** Whether `forward` is one product, with `mergedWeight`. */
+  /** Whether `forward` is a single matmul with `mergedWeight`. */
   get isMerged(): boolean {
     return this.#merged !== undefined;
   }
 
-  /** W + scale · B A, rounded once to the base's dtype, while merged: what a model without adapters has as its weight. Not the caller's. */
+  /**
+   * W + scale · B A while merged, rounded once to the base's dtype: the weight of an equivalent model without adapters.
+   * Null if not merged. Owned by this module.
+   */
   get mergedWeight(): Tensor | null {
     return this.#merged ? this.#mergedWeight(this.#merged) : null;
   }
 
   /**
-   * Makes `forward` as fast as the base's, for inference: with W + scale · B A, kept beside W, which stays as it is; so does the state
-   * dict. If W, A or B change, it is computed anew at the next use.
+   * Makes `forward` as fast as that of the base, for inference: computes W + scale · B A and keeps it in addition to W.
+   * W and the state dict do not change. If W, A or B change, the merged weight is recomputed at its next use.
    */
   merge(): this {
     this.#merged ??= this.#mergeWeight();
     return this;
   }
 
-  /** Ends `merge`, and gives its memory back: `forward` is, bit for bit, what it was before. */
+  /** Undoes `merge` and releases its memory. `forward` is again, bit for bit, what it was before. */
   unmerge(): this {
     this.#merged?.weight.dispose();
     this.#merged = undefined;
@@ -182,15 +186,16 @@ function freeze(parameters: readonly Tensor[]): void {
 
 export const addLoRAOptions = defineOptions("addLoRA", {
   ...loraOptions.fields,
-  /** Which layers: names such as "qkv_proj", or ends of paths, "attn.out_proj". */
+  /** The layers to adapt: names such as "qkv_proj", or suffixes of paths such as "attn.out_proj". */
   targets: option.array(option.string()),
 });
-/** What `addLoRA` takes. */
+/** Options of `addLoRA`. */
 export type AddLoRAOptions = OptionsOf<typeof addLoRAOptions>;
 
 /**
- * Puts a `LoRA` around the Linear layers of a model that `targets` names, and freezes everything else, as PEFT's `get_peft_model`. Returns the paths of
- * the adapters. Load the model's own parameters before: behind an adapter they are named base_layer.weight and base_layer.bias. Collective.
+ * Wraps the Linear layers of a model that `targets` names in a `LoRA`, and freezes all other parameters, as PEFT's
+ * `get_peft_model`. Returns the paths of the adapters. Load the parameters of the model first, because an adapter
+ * renames them to base_layer.weight and base_layer.bias. Collective.
  *
  * @example
  * ```ts
@@ -204,7 +209,8 @@ export type AddLoRAOptions = OptionsOf<typeof addLoRAOptions>;
  * using out = attn.forward(x);
  * [...loraStateDict(attn).keys()]; // => ["qkv_proj.lora_A.weight", "qkv_proj.lora_B.weight"]
  * ```
- * @throws OptionError, with nothing changed, for a target that names no Linear, and for a layer that its module keeps in a `#field`.
+ * @throws OptionError for a target that matches no Linear, and for a layer that its module stores in a `#field`. The
+ * model is then unchanged.
  */
 export function addLoRA(ctx: Context, model: Module, options: AddLoRAOptions): readonly string[] {
   checkContext("addLoRA", ctx);
@@ -222,11 +228,11 @@ export function addLoRA(ctx: Context, model: Module, options: AddLoRAOptions): r
     });
   }
   const targetLayers = layers.filter(({ path }) => targets.some((target) => matches(path, target)));
-  // By themselves, so that what is out of reach is reported before anything is changed.
+  // Replaces each layer by itself first, so that a layer that cannot be replaced is reported before anything changes.
   for (const { parent, name, layer } of targetLayers) parent.replaceChild(name, layer);
   const adapters = new Map<Linear, LoRA>();
   for (const { parent, name, layer } of targetLayers) {
-    // A layer that two modules share gets one adapter, which they share.
+    // A layer that two modules share has one adapter, which they also share.
     const adapter = adapters.get(layer) ?? new LoRA(ctx, layer, adapterOptions).train(layer.training);
     adapters.set(layer, adapter);
     parent.replaceChild(name, adapter);
@@ -242,7 +248,7 @@ interface LayerEntry {
   readonly layer: Linear;
 }
 
-/** The Linear layers within a module, but for those of adapters. */
+/** Lists the Linear layers within a module, except those of adapters. */
 function findLinears(parent: Module, prefix = ""): LayerEntry[] {
   if (parent instanceof LoRA) return [];
   return parent.children().flatMap(([name, child]) => {
@@ -251,15 +257,15 @@ function findLinears(parent: Module, prefix = ""): LayerEntry[] {
   });
 }
 
-/** The adapters within a module, by path; "" is the module itself. */
+/** Lists the adapters within a module with their paths; "" is the module itself. */
 function findAdapters(module: Module, path = ""): (readonly [path: string, adapter: LoRA])[] {
   const ownAdapters = module instanceof LoRA ? [[path, module] as const] : [];
   return [...ownAdapters, ...module.children().flatMap(([name, child]) => findAdapters(child, `${path}${name}.`))];
 }
 
 /**
- * The parameters of a model's adapters alone, under the names that they have in its state dict: a file of some megabytes beside that of the base. For
- * loading, these are the targets.
+ * Returns only the parameters of a model's adapters, with their names in its state dict. Their file has some megabytes
+ * and supplements that of the base. For loading, pass the returned tensors as targets.
  *
  * @example
  * ```ts
@@ -288,8 +294,9 @@ export function loraStateDict(module: Module): ReadonlyMap<string, Tensor> {
 }
 
 /**
- * Freezes every parameter of a model but those of its adapters: embeddings, norms and layers without an adapter, too. Before the optimizer is
- * created, which keeps states for parameters that require a gradient then. loralib's mark_only_lora_as_trainable.
+ * Freezes every parameter of a model except those of its adapters, including embeddings, norms and layers without an
+ * adapter. Call it before creating the optimizer, which keeps states for the parameters that require a gradient at that
+ * time. The equivalent in loralib is mark_only_lora_as_trainable.
  *
  * @example
  * ```ts

@@ -18,10 +18,10 @@ import {
 } from "@mosaic/core";
 import { Dropout, type DropoutForwardOptions, dropoutProbabilityOption, shardingOptions } from "./dropout.ts";
 
-/** Functions of one element that layers take by name. */
+/** Names of the elementwise functions that layers accept. */
 export type ActivationName = "gelu" | "geluTanh" | "relu" | "tanh" | "sigmoid" | "silu";
 
-/** Those that a Linear applies; the others are applied to its result. */
+/** Activations that a Linear can apply. The others are applied to its output. */
 const fusedActivations = ["gelu", "relu", "tanh", "sigmoid"] as const satisfies readonly ActivationName[];
 
 const activations: Readonly<Record<ActivationName, (x: Tensor) => Tensor>> = {
@@ -33,10 +33,10 @@ const activations: Readonly<Record<ActivationName, (x: Tensor) => Tensor>> = {
   silu,
 };
 
-/** Their names. */
+/** The names of all activations. */
 const activationNames = Object.keys(activations) as readonly ActivationName[];
 
-/** How a function of that name is split: what a Linear applies, and what is applied to its result. */
+/** Splits an activation into what the Linear applies and what is applied to the output of the Linear. */
 function splitActivation(name: ActivationName) {
   const fusedActivation = fusedActivations.find((each) => each === name);
   return {
@@ -46,7 +46,8 @@ function splitActivation(name: ActivationName) {
 }
 
 /**
- * x · Φ(x) as a layer: Hendrycks and Gimpel 2016. Exact, or with `approximate: "tanh"`, as in GPT-2 and Gemma.
+ * x · Φ(x) as a layer (Hendrycks and Gimpel 2016). Exact, or approximated with `approximate: "tanh"`, as in GPT-2 and
+ * Gemma.
  *
  * @example
  * ```ts
@@ -75,7 +76,7 @@ export class GELU extends Module {
 }
 
 /**
- * x · sigmoid(x), also called swish, as a layer: Elfwing et al. 2017.
+ * x · sigmoid(x), also called swish, as a layer (Elfwing et al. 2017).
  *
  * @example
  * ```ts
@@ -97,24 +98,24 @@ export class SiLU extends Module {
 }
 
 export const mlpOptions = defineOptions("MLP", {
-  /** Features that come in. */
+  /** Number of input features. */
   embedDim: option.integer({ min: 1 }),
-  /** Features between. Default: 4 · embedDim. */
+  /** Number of hidden features. Default: 4 · embedDim. */
   hiddenDim: option.integer({ min: 1, optional: true }),
-  /** Features that go out. Default: embedDim. */
+  /** Number of output features. Default: embedDim. */
   outDim: option.integer({ min: 1, optional: true }),
   /** The function between the layers. Default "gelu". */
   activation: option.oneOf(activationNames, { default: "gelu" }),
   /** Probability of dropout after the activation and after the second layer. Default 0. */
   dropout: dropoutProbabilityOption,
-  /** How the tensor is cut over the ranks; only dropout uses it. Default: as Dropout's. */
+  /** How the input is sharded over the ranks. Used only by dropout. Default: as in Dropout. */
   sharding: option.nested(shardingOptions, { optional: true }),
   /** Whether both layers have biases. Default true. */
   bias: option.boolean({ default: true }),
-  /** Of the parameters. Default "float32". */
+  /** The dtype of the parameters. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
 });
-/** What MLP takes. */
+/** Options of MLP. */
 export type MLPOptions = OptionsOf<typeof mlpOptions>;
 
 /**
@@ -134,7 +135,7 @@ export type MLPOptions = OptionsOf<typeof mlpOptions>;
  * ```
  */
 export class MLP extends Module {
-  /** Applies the activation, unless it is silu. */
+  /** Also applies the activation, unless it is silu or geluTanh. */
   readonly fc1: Linear;
   readonly fc2: Linear;
   readonly #activation: ((x: Tensor) => Tensor) | null;
@@ -152,7 +153,7 @@ export class MLP extends Module {
     this.#dropout = this.addChild("drop", new Dropout(ctx, dropout, sharding));
   }
 
-  /** x [..,embedDim] → [..,outDim]. `options` are dropout's: how the sequence is cut in this call. */
+  /** x [..,embedDim] → [..,outDim]. `options` of dropout describe how the sequence is sharded in this call. */
   forward(x: Tensor, options?: DropoutForwardOptions): Tensor {
     const features = this.fc1.forward(x);
     const hidden = this.#activation === null ? features : this.#activation(features);

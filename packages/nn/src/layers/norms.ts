@@ -13,25 +13,25 @@ import {
 } from "@mosaic/core";
 
 export const layerNormOptions = defineOptions("LayerNorm", {
-  /** Added to the variance under the root. Default 1e-5. */
+  /** Added to the variance before the square root. Default 1e-5. */
   epsilon: option.number({ min: 0, default: 1e-5 }),
   /** Whether there is a bias. Default true. */
   bias: option.boolean({ default: true }),
-  /** Of the parameters. Default "float32". */
+  /** The dtype of the parameters. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
 });
-/** What LayerNorm takes beside its size. */
+/** Options of LayerNorm. */
 export type LayerNormOptions = OptionsOf<typeof layerNormOptions>;
 
 export const rmsNormOptions = defineOptions("RMSNorm", {
-  /** Added to the mean of squares under the root. Default 1e-6. */
+  /** Added to the mean of squares before the square root. Default 1e-6. */
   epsilon: option.number({ min: 0, default: 1e-6 }),
-  /** Added to the weight, in float32: 1 in Gemma. The weight is 1 − weightOffset at first. Default 0. */
+  /** Added to the weight, in float32: 1 in Gemma. The weight is initialized to 1 − weightOffset. Default 0. */
   weightOffset: option.oneOf([0, 1], { default: 0 }),
-  /** Of the parameters. Default "float32". */
+  /** The dtype of the parameters. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
 });
-/** What RMSNorm takes beside its size. */
+/** Options of RMSNorm. */
 export type RMSNormOptions = OptionsOf<typeof rmsNormOptions>;
 
 function createConstantParameter(ctx: Context, dim: number, { value, dtype }: { value: number; dtype: DType }): Tensor {
@@ -39,8 +39,8 @@ function createConstantParameter(ctx: Context, dim: number, { value, dtype }: { 
 }
 
 /**
- * (x − mean) / √(variance + ε) · weight + bias over the last axis (Ba, Kiros and Hinton 2016): weight [dim] ones, bias
- * [dim] zeros.
+ * (x − mean) / √(variance + ε) · weight + bias over the last axis (Ba, Kiros and Hinton 2016). weight [dim] is
+ * initialized with ones, bias [dim] with zeros.
  *
  * @example
  * ```ts
@@ -78,9 +78,9 @@ export class LayerNorm extends Module {
 }
 
 /**
- * x / √(mean of x² + ε) · (weight + weightOffset) over the last axis (Zhang and Sennrich 2019). As in Llama, weight [dim] are
- * ones; as in Gemma, with `weightOffset: 1`, zeros, which weight decay draws to a factor of 1. Of 16 bits all is computed in float32
- * and rounded once.
+ * x / √(mean of x² + ε) · (weight + weightOffset) over the last axis (Zhang and Sennrich 2019). weight [dim] is
+ * initialized with ones, as in Llama, or with zeros if `weightOffset` is 1, as in Gemma, so that weight decay pulls the
+ * factor toward 1. With 16-bit dtypes, everything is computed in float32 and rounded once.
  *
  * @example
  * ```ts

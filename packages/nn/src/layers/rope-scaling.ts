@@ -1,38 +1,39 @@
 import { defineOptions, option, OptionError, type OptionsOf } from "@mosaic/core";
 
-// D features of a head, of which pair i turns by base^(−2i/D) at each position: D/2 inverse frequencies, as the field calls them.
-// Formulas, option names and defaults are those of Hugging Face transformers 5 (modeling_rope_utils.py), in float64.
+// Pair i of the D features of a head is rotated by base^(−2i/D) radians per position. These D/2 angles are the inverse
+// frequencies. Formulas, option names and defaults are those of Hugging Face transformers 5 (modeling_rope_utils.py),
+// in float64.
 
-/** What a scaling changes. */
+/** Parameters of the rotary embedding that is scaled. */
 export interface RopeParameters {
   readonly headDim: number;
   readonly base: number;
-  /** Rows of the whole sequence, wherever in the mesh they lie; undefined where it is not known. */
+  /** Length of the whole sequence over all ranks; undefined if unknown. */
   readonly sequenceLength: number | undefined;
 }
 
-/** What queries and keys are turned by. */
+/** The rotation and the scale of queries and keys. */
 export interface RopeFrequencies {
-  /** Of each pair, [D/2]: its angle in radians at position 1. */
+  /** Angle of each pair at position 1 in radians, [D/2]. */
   readonly inverseFrequencies: Float64Array;
-  /** Factor on queries and on keys, and so squared on q·k. */
+  /** Factor on queries and on keys; q·k is therefore scaled by its square. */
   readonly attentionFactor: number;
 }
 
-/** How a rotary embedding reaches beyond the lengths that it was trained with: one of `ropeScaling`, or your own. */
+/** Extends a rotary embedding beyond the sequence lengths of its training. One of `ropeScaling`, or custom. */
 export interface RopeScaling {
   readonly name: string;
-  /** Whether frequencies follow from the length of the whole sequence. */
+  /** Whether the frequencies depend on the length of the whole sequence. */
   readonly dependsOnLength: boolean;
   compute(rope: RopeParameters): RopeFrequencies;
 }
 
-/** Those of the paper: base^(−2i/D). */
+/** Returns the inverse frequencies of the paper, base^(−2i/D). */
 export function unscaledFrequencies({ headDim, base }: Pick<RopeParameters, "headDim" | "base">): Float64Array {
   return Float64Array.from({ length: headDim / 2 }, (_, i) => base ** ((-2 * i) / headDim));
 }
 
-/** A scaling that no length changes. */
+/** Creates a scaling that does not depend on the sequence length. */
 function createScaling(
   name: string,
   compute: (rope: RopeParameters) => Float64Array,
@@ -45,32 +46,35 @@ function createScaling(
   };
 }
 
-/** The base whose lowest frequency is the old one divided by `factor`, and whose highest stays 1 (bloc97 2023). */
+/** Returns the base for which the lowest frequency is divided by `factor` and the highest remains 1 (bloc97 2023). */
 function ntkBase({ base, headDim }: RopeParameters, factor: number): number {
   return base * factor ** (headDim / (headDim - 2));
 }
 
 export const linearScalingOptions = defineOptions("ropeScaling.linear", {
-  /** How many times as long sequences become. */
+  /** Ratio of the extended sequence length to the original one. */
   factor: option.number({ min: 1 }),
 });
-/** What `ropeScaling.linear` takes. */
+/** Options of `ropeScaling.linear`. */
 export type LinearScalingOptions = OptionsOf<typeof linearScalingOptions>;
 
-/** Position interpolation (Chen et al. 2023): all frequencies divided by `factor`. */
+/** Position interpolation (Chen et al. 2023): divides all frequencies by `factor`. */
 function linear(options: LinearScalingOptions): RopeScaling {
   const { factor } = linearScalingOptions.parse(options);
   return createScaling("linear", (rope) => unscaledFrequencies(rope).map((each) => each / factor));
 }
 
 export const ntkScalingOptions = defineOptions("ropeScaling.ntk", {
-  /** How many times as long sequences become. */
+  /** Ratio of the extended sequence length to the original one. */
   factor: option.number({ min: 1 }),
 });
-/** What `ropeScaling.ntk` takes. */
+/** Options of `ropeScaling.ntk`. */
 export type NtkScalingOptions = OptionsOf<typeof ntkScalingOptions>;
 
-/** NTK-aware scaling (bloc97 2023): a larger base, which divides the lowest frequency by `factor` and leaves the highest. */
+/**
+ * NTK-aware scaling (bloc97 2023): increases the base, which divides the lowest frequency by `factor` and keeps the
+ * highest.
+ */
 function ntk(options: NtkScalingOptions): RopeScaling {
   const { factor } = ntkScalingOptions.parse(options);
   return createScaling("ntk", (rope) => unscaledFrequencies({ headDim: rope.headDim, base: ntkBase(rope, factor) }));
@@ -79,15 +83,15 @@ function ntk(options: NtkScalingOptions): RopeScaling {
 export const dynamicNtkScalingOptions = defineOptions("ropeScaling.dynamicNtk", {
   /** How fast the base grows with the sequence. */
   factor: option.number({ min: 1 }),
-  /** The longest sequence of the training, max_position_embeddings. */
+  /** Maximum sequence length in training, max_position_embeddings. */
   originalLength: option.integer({ min: 1 }),
 });
-/** What `ropeScaling.dynamicNtk` takes. */
+/** Options of `ropeScaling.dynamicNtk`. */
 export type DynamicNtkScalingOptions = OptionsOf<typeof dynamicNtkScalingOptions>;
 
 /**
- * NTK-aware scaling by what the sequence needs (emozilla 2023): nothing up to `originalLength` rows, beyond that
- * factor · length / originalLength − (factor − 1). The length is that of the whole sequence, not of a shard.
+ * NTK-aware scaling by a factor that depends on the sequence length (emozilla 2023): 1 up to `originalLength` rows, and
+ * factor · length / originalLength − (factor − 1) beyond. The length is that of the whole sequence, not of a shard.
  */
 function dynamicNtk(options: DynamicNtkScalingOptions): RopeScaling {
   const { factor, originalLength } = dynamicNtkScalingOptions.parse(options);
@@ -103,35 +107,43 @@ function dynamicNtk(options: DynamicNtkScalingOptions): RopeScaling {
 }
 
 export const yarnScalingOptions = defineOptions("ropeScaling.yarn", {
-  /** How many times as long sequences become. */
+  /** Ratio of the extended sequence length to the original one. */
   factor: option.number({ min: 1 }),
-  /** The longest sequence of the training, original_max_position_embeddings. */
+  /** Maximum sequence length in training, original_max_position_embeddings. */
   originalLength: option.integer({ min: 1 }),
-  /** Pairs that turn at least as often within originalLength keep their frequency. Default 32. */
+  /** Pairs with at least this many rotations within originalLength keep their frequency. Default 32. */
   betaFast: option.number({ above: 0, default: 32 }),
-  /** Pairs that turn at most as often have theirs divided by the factor. Default 1. */
+  /**
+   * Pairs with at most this many rotations within originalLength have their frequency divided by the factor. Default 1.
+   */
   betaSlow: option.number({ above: 0, default: 1 }),
-  /** Factor on queries and keys. Default: 0.1 · ln(factor) + 1, or what mscale and mscaleAllDim make of it. */
+  /** Factor on queries and keys. Default: 0.1 · ln(factor) + 1, or the value computed from mscale and mscaleAllDim. */
   attentionFactor: option.number({ above: 0, optional: true }),
-  /** With mscaleAllDim, as in DeepSeek: (0.1 · mscale · ln(factor) + 1) / (0.1 · mscaleAllDim · ln(factor) + 1). Default: not used. */
+  /**
+   * With mscaleAllDim, sets the attention factor as in DeepSeek: (0.1 · mscale · ln(factor) + 1) / (0.1 · mscaleAllDim
+   * · ln(factor) + 1). Default: not used.
+   */
   mscale: option.number({ min: 0, optional: true }),
   /** See mscale. Default: not used. */
   mscaleAllDim: option.number({ min: 0, optional: true }),
-  /** Whether the ramp between the two begins and ends at whole pairs; gpt-oss's does not. Default true. */
+  /**
+   * Whether the ramp between the pairs of betaFast and betaSlow is extended to whole pairs; not so in gpt-oss. Default
+   * true.
+   */
   truncate: option.boolean({ default: true }),
 });
-/** What `ropeScaling.yarn` takes. */
+/** Options of `ropeScaling.yarn`. */
 export type YarnScalingOptions = OptionsOf<typeof yarnScalingOptions>;
 
 /**
- * YaRN (Peng et al. 2023): fast pairs stay as they are, slow ones are interpolated, those between get a mixture by a linear
- * ramp; queries and keys are scaled by the attention factor.
+ * YaRN (Peng et al. 2023): pairs with high frequencies are unchanged, pairs with low frequencies are interpolated, and
+ * those in between are blended by a linear ramp. Queries and keys are scaled by the attention factor.
  */
 function yarn(options: YarnScalingOptions): RopeScaling {
   const parsed = yarnScalingOptions.parse(options);
   const { factor, originalLength, betaFast, betaSlow, truncate } = parsed;
   const compute = ({ headDim, base }: RopeParameters): Float64Array => {
-    // The pair that turns so often within the original length, a real number.
+    // The index, a real number, of the pair that makes `turns` rotations within the original length.
     const findPairIndex = (turns: number) =>
       (headDim * Math.log(originalLength / (turns * 2 * Math.PI))) / (2 * Math.log(base));
     const [fastPairIndex, slowPairIndex] = [findPairIndex(betaFast), findPairIndex(betaSlow)];
@@ -158,19 +170,21 @@ function yarnAttentionFactor({
 }
 
 export const llama3ScalingOptions = defineOptions("ropeScaling.llama3", {
-  /** What low frequencies are divided by. */
+  /** Divisor of low frequencies. */
   factor: option.number({ min: 1 }),
-  /** The longest sequence of the training, original_max_position_embeddings. */
+  /** Maximum sequence length in training, original_max_position_embeddings. */
   originalLength: option.integer({ min: 1 }),
-  /** Pairs that turn less often within originalLength are divided by the factor. Default 1. */
+  /** Pairs with fewer rotations within originalLength have their frequency divided by the factor. Default 1. */
   lowFreqFactor: option.number({ above: 0, default: 1 }),
-  /** Pairs that turn more often stay as they are. More than lowFreqFactor. Default 4. */
+  /** Pairs with more rotations within originalLength keep their frequency. Must exceed lowFreqFactor. Default 4. */
   highFreqFactor: option.number({ above: 0, default: 4 }),
 });
-/** What `ropeScaling.llama3` takes. */
+/** Options of `ropeScaling.llama3`. */
 export type Llama3ScalingOptions = OptionsOf<typeof llama3ScalingOptions>;
 
-/** That of Llama 3.1: low frequencies divided by `factor`, high ones as they are, a smooth mixture between. */
+/**
+ * The scaling of Llama 3.1: divides low frequencies by `factor`, keeps high ones, and interpolates smoothly in between.
+ */
 function llama3(options: Llama3ScalingOptions): RopeScaling {
   const { factor, originalLength, lowFreqFactor, highFreqFactor } = llama3ScalingOptions.parse(options);
   if (highFreqFactor <= lowFreqFactor) {
@@ -190,8 +204,9 @@ function llama3(options: Llama3ScalingOptions): RopeScaling {
 }
 
 /**
- * Scalings of rotary embeddings, for `RotaryEmbedding`'s option `scaling`: `linear`, `ntk`, `dynamicNtk`, `yarn`, `llama3`. The
- * frequencies are those of Hugging Face transformers' functions of these names, to their float32 rounding.
+ * Scalings of rotary embeddings, for `RotaryEmbedding`'s option `scaling`: `linear`, `ntk`, `dynamicNtk`, `yarn`,
+ * `llama3`. The frequencies equal those of the functions with these names in Hugging Face transformers, up to float32
+ * rounding.
  *
  * @example
  * ```ts

@@ -18,19 +18,25 @@ import {
 } from "@mosaic/core";
 import { type RopeFrequencies, type RopeScaling, unscaledFrequencies } from "./rope-scaling.ts";
 
-// x [B,H,S,D]: S rows that stand at the positions of some spans; pairs of features turn together, D/2 pairs.
+// x [B,H,S,D]: S rows, at the positions of some spans. The D features form D/2 pairs that are rotated.
 
 export const rotaryOptions = defineOptions("RotaryEmbedding", {
-  /** Pair i turns by base^(−2i/D) at each position. Default 10000. */
+  /** Pair i is rotated by base^(−2i/D) radians per position. Default 10000. */
   base: option.number({ above: 0, default: 10_000 }),
-  /** Pairs are (0, 1), (2, 3), … as in the paper, instead of (0, D/2), (1, D/2 + 1), … as in GPT-NeoX and Llama. Default false. */
+  /**
+   * Whether pairs are (0, 1), (2, 3), … as in the paper, instead of (0, D/2), (1, D/2 + 1), … as in GPT-NeoX and Llama.
+   * Default false.
+   */
   interleaved: option.boolean({ default: false }),
-  /** How it reaches beyond the lengths of its training: `ropeScaling.yarn({ … })`. Default: not at all. */
+  /**
+   * Extends the embedding beyond the sequence lengths of its training, such as `ropeScaling.yarn({ … })`. Default:
+   * none.
+   */
   scaling: option.custom("a RopeScaling, such as ropeScaling.yarn({ … })", option.hasMethods<RopeScaling>("compute"), {
     optional: true,
   }),
 });
-/** What a rotary embedding takes beside the head size. */
+/** Options of RotaryEmbedding. */
 export type RotaryOptions = OptionsOf<typeof rotaryOptions>;
 
 /** Cosine and sine of each row's angles, [S,D/2] float32. */
@@ -47,15 +53,15 @@ const rotaryOp = defineOp({
   name: "rotary",
   forward([x]: [Tensor], { cos, sin, interleaved }: RotationOptions, isRecorded) {
     const output = rotate(x, { cos, sin, interleaved }, false);
-    // Tables may be given back before the backward.
+    // Tables may be released before the backward.
     const saveTable = (table: Tensor): Tensor | null => (isRecorded ? table.detach() : null);
     return { output, saved: { cos: saveTable(cos), sin: saveTable(sin), interleaved } };
   },
-  // A turn's derivative is the turn itself, its transpose the turn back; a factor on it stays one.
+  // The backward of a rotation is the inverse rotation. A factor in the tables applies to both.
   backward: ({ cos, sin, interleaved }, dOut) => [rotate(dOut, { cos: cos!, sin: sin!, interleaved }, true)],
 });
 
-/** In memory laid out as [B,S,H,D]. */
+/** Rotates x, or rotates it back if `inverse`. The output has the memory order [B,S,H,D]. */
 function rotate(x: Tensor, options: RotationOptions, inverse: boolean): Tensor {
   const [b, h, s, d] = x.shape as [number, number, number, number];
   using memory = x.device.empty([b, s, h, d], x.dtype);
@@ -64,10 +70,13 @@ function rotate(x: Tensor, options: RotationOptions, inverse: boolean): Tensor {
   return out;
 }
 
-/** Numbers of a table that are on the host at a time. */
+/** Number of table elements that are on the host at a time. */
 const CHUNK_SIZE = 2 ** 18;
 
-/** The tables of some rows, taken from the device, and so refused beyond its limit, before anything is computed. */
+/**
+ * Computes the tables of some positions. Allocates them on the device first, so that tables beyond its memory limit
+ * fail before anything is computed.
+ */
 function computeRotaryTable(
   device: Device,
   rows: Int32Array,
@@ -103,7 +112,7 @@ function computeRotaryTable(
   }
 }
 
-/** Writes values to the elements of a dense tensor that begin at an offset. */
+/** Writes values to consecutive elements of a dense tensor, starting at `offset`. */
 function writeAt(out: Tensor, offset: number, values: Float64Array): void {
   using chunkView = out.view({ shape: [values.length], strides: [1], offset });
   out.device.write(chunkView, values);
@@ -113,17 +122,17 @@ function isPositiveEvenInteger(value: unknown): value is number {
   return Number.isSafeInteger(value) && (value as number) >= 2 && (value as number) % 2 === 0;
 }
 
-/** Tables kept, of the layouts used last. */
+/** Maximum number of cached tables. The one that was created first is evicted. */
 const MAX_CACHED_TABLES = 4;
 
-/** Positions of a table that single rows share: a decoded token needs none of its own. */
+/** Number of positions of a table that single rows share, so that a decoded token needs no table of its own. */
 const BLOCK_LENGTH = 256;
 
 /**
- * Rotary position embedding (Su et al. 2021): turns pairs of features of queries and keys by angles that grow with the
- * *global* position, so that q·k depends on how far apart the two stand, wherever in the mesh they lie. Give it to an
- * attention module as `positions`, or call `encode`. Angles are computed in float64. `scaling` extends the context, as in Llama 3.1, Qwen and
- * gpt-oss.
+ * Rotary position embedding (Su et al. 2021): rotates pairs of features of queries and keys by angles proportional to
+ * the *global* position, so that q·k depends on the distance of their positions, on whichever ranks they are. Pass it
+ * to an attention module as `positions`, or call `encode`. Angles are computed in float64. `scaling` extends the
+ * context, as in Llama 3.1, Qwen and gpt-oss.
  *
  * @example
  * ```ts
@@ -137,9 +146,10 @@ const BLOCK_LENGTH = 256;
  * using out = attn.forward(x);
  * out.shape; // => [1, 10, 16]
  * ```
- * Tables are made for the positions that are encoded, when they are, and the four used last are kept.
+ * Tables are computed on demand for the positions that are encoded. The four most recently created tables are cached.
  *
- * @throws OptionError for a head size that is not even; from `encode`, OutOfMemoryError for tables beyond the device's limit.
+ * @throws OptionError for a head size that is not even; from `encode`, OutOfMemoryError for tables beyond the device's
+ * limit.
  */
 export class RotaryEmbedding implements PositionEncoding, Disposable {
   readonly headDim: number;
@@ -158,10 +168,10 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
   }
 
   /**
-   * What pairs are turned by: [D/2] angles at position 1, and the factor on queries and keys. `sequenceLength`, that of the whole
-   * sequence, is required for a scaling that depends on it.
+   * Returns the angles of the pairs at position 1, [D/2], and the factor on queries and keys. `sequenceLength`, the
+   * length of the whole sequence, is required for a scaling that depends on it.
    *
-   * @throws OptionError if such a scaling is given none.
+   * @throws OptionError if it is required and missing.
    */
   frequencies(sequenceLength?: number): RopeFrequencies {
     const [headDim, base] = [this.headDim, this.#base];
@@ -172,8 +182,8 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
   }
 
   /**
-   * x [B,H,S,D], whose rows stand at the positions of `spans` of a sequence of that length, turned. The length matters to scalings
-   * that depend on it; attention modules pass it.
+   * Rotates x [B,H,S,D], whose rows have the positions of `spans` in a sequence of `sequenceLength` rows. The length is
+   * used only by scalings that depend on it; attention modules pass it.
    */
   encode(x: Tensor, spans: readonly Span[], sequenceLength?: number): Tensor {
     checkTensor("RotaryEmbedding: x", x);
@@ -195,7 +205,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
     return rotaryOp([x], { cos, sin, interleaved: this.#interleaved });
   }
 
-  /** Views of a table, for the caller to dispose. */
+  /** Returns views of a table. The caller disposes them. */
   #getAngles(device: Device, spans: readonly Span[], sequenceLength: number | undefined): RotaryTable {
     const [{ start, length } = { start: 0, length: 0 }, ...otherSpans] = spans;
     const isOnePosition = length === 1 && otherSpans.length === 0 && start >= 0;
@@ -222,7 +232,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
     cachedTable?.cos.dispose();
     cachedTable?.sin.dispose();
     const newTable = computeRotaryTable(device, positions(spans), this.frequencies(sequenceLength));
-    // They outlive the forward whose scope they are made in.
+    // The tables outlive the scope of the forward in which they are created.
     this.#tables.set(key, { cos: keep(newTable.cos), sin: keep(newTable.sin), device });
     this.#evictOldest();
     return newTable;
@@ -236,7 +246,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
     oldestEntry[1].sin.dispose();
   }
 
-  /** Gives the tables back. */
+  /** Releases the tables. */
   dispose(): void {
     this[Symbol.dispose]();
   }

@@ -2,9 +2,9 @@ import { checkTensor, expectValue, Module, type Tensor } from "@mosaic/core";
 import type { Embedding } from "./embedding.ts";
 
 /**
- * The output projection of a language model whose weight is its embedding's (Press and Wolf 2017), Hugging Face's
- * `tie_word_embeddings`: x [..,dim] · weightᵀ → logits [..,count]. The weight is the embedding's parameter, and no other's: one entry of the
- * state dict, one slot of the optimizer, one gradient, to which both uses add.
+ * The output projection of a language model that shares the weight of its embedding (Press and Wolf 2017), Hugging
+ * Face's `tie_word_embeddings`: x [..,dim] · weightᵀ → logits [..,count]. The weight is a parameter of the embedding
+ * only: one entry of the state dict, one slot of the optimizer, and one gradient, to which both uses add.
  *
  * @example
  * ```ts
@@ -25,7 +25,7 @@ import type { Embedding } from "./embedding.ts";
  * logits.shape; // => [1, 3, 10]
  * [...model.stateDict().keys()]; // => ["embed.weight"]
  * ```
- * @throws OptionError for what is no Embedding.
+ * @throws OptionError if the argument is not an Embedding.
  */
 export class TiedLinear extends Module {
   readonly #embedding: Pick<Embedding, "weight">;
@@ -37,7 +37,7 @@ export class TiedLinear extends Module {
     this.#embedding = embedding;
   }
 
-  /** The embedding's, [count,dim]. */
+  /** The weight of the embedding, [count,dim]. */
   get weight(): Tensor {
     return this.#embedding.weight;
   }

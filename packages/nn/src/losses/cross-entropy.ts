@@ -17,12 +17,15 @@ import { meanOverMesh } from "./mean-over-mesh.ts";
 // C classes, the last axis: logits [..,C], targets [..].
 
 export const crossEntropyOptions = defineOptions("crossEntropy", {
-  /** Rows with this target do not count; the default is PyTorch's. Default -100. */
+  /** Rows with this target are ignored; the default is PyTorch's. Default -100. */
   ignoreIndex: option.integer({ default: -100 }),
-  /** What every class gets of the target: smoothing / C (Szegedy et al. 2016). Default 0. */
+  /**
+   * Label smoothing (Szegedy et al. 2016): the target distribution is 1 − labelSmoothing at the target class, plus
+   * labelSmoothing / C at every class. Default 0.
+   */
   labelSmoothing: option.number({ min: 0, max: 1, default: 0 }),
 });
-/** What cross-entropy takes beside logits and targets. */
+/** Options of `crossEntropy`. */
 export type CrossEntropyOptions = OptionsOf<typeof crossEntropyOptions>;
 
 interface CrossEntropyInputs {
@@ -52,13 +55,13 @@ const crossEntropyOp = defineOp({
   },
 });
 
-/** Row i of [2,N], in the targets' shape. */
+/** Returns row i of [2,N] in the shape of the targets. */
 function rowView(rows: Tensor, i: number, shape: readonly number[]): Tensor {
   using row = rows.slice(0, i, i + 1);
   return row.reshape(shape);
 }
 
-/** Losses and whether they count, [2,N], → their sums [2]. */
+/** Sums the losses and the counts of rows, [2,N] → [2]. */
 export function sumRows(rows: Tensor): Tensor {
   const { device } = rows;
   using sums = device.empty([2, 1], "float32");
@@ -69,8 +72,8 @@ export function sumRows(rows: Tensor): Tensor {
 }
 
 /**
- * Cross-entropy of this rank's rows as a pair (sum, count) [2] float32, for `meanOverMesh`: pairs of micro-batches add.
- * Arguments as in `crossEntropy`.
+ * Computes the cross-entropy of this rank's rows as a pair (sum, count) [2] float32, for `meanOverMesh`. Pairs of
+ * micro-batches can be added. Arguments as in `crossEntropy`.
  */
 export function crossEntropyTerms(logits: Tensor, targets: Tensor, options?: CrossEntropyOptions): Tensor {
   const { ignoreIndex, labelSmoothing } = crossEntropyOptions.parse(options);
@@ -88,10 +91,10 @@ export function crossEntropyTerms(logits: Tensor, targets: Tensor, options?: Cro
 }
 
 /**
- * Mean cross-entropy −log softmax(logits)[target] over all rows of all ranks that count: a scalar float32, equal on every
- * rank and every mesh; see `meanOverMesh` for its gradient. Collective. logits [..,C], this rank's rows of any dtype;
- * targets [..], class numbers from 0 to C − 1 in a tensor of any dtype, or `ignoreIndex`; another number fails the device
- * with a DeviceError.
+ * Computes the mean cross-entropy −log softmax(logits)[target] over all rows of all ranks whose target is not
+ * `ignoreIndex`: a scalar float32, equal on every rank and every mesh. See `meanOverMesh` for its gradient. Collective.
+ * logits [..,C]: this rank's rows, of any dtype. targets [..]: class indices from 0 to C − 1, or `ignoreIndex`, in a
+ * tensor of any dtype. Another number fails the device with a DeviceError.
  *
  * @example
  * ```ts
@@ -107,7 +110,7 @@ export function crossEntropyTerms(logits: Tensor, targets: Tensor, options?: Cro
  * (await loss.item()).toFixed(4); // => "0.5032"
  * Array.from(await logits.grad!.read()).slice(0, 4); // => [0.25, -0.25, 0, 0]
  * ```
- * @throws ShapeError or OptionError for arguments that do not fit.
+ * @throws ShapeError or OptionError for invalid arguments.
  */
 export function crossEntropy(ctx: Context, logits: Tensor, targets: Tensor, options?: CrossEntropyOptions): Tensor {
   return scope(() => meanOverMesh(ctx, crossEntropyTerms(logits, targets, options)));

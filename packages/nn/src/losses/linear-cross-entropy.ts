@@ -19,7 +19,8 @@ import {
 import { crossEntropyOptions, sumRows } from "./cross-entropy.ts";
 import { meanOverMesh } from "./mean-over-mesh.ts";
 
-// N rows of E features, C classes: x [..,E] seen as [N,E], weight [C,E], bias [C], targets [..]; logits exist for R rows at a time.
+// N rows of E features, C classes: x [..,E], viewed as [N,E], weight [C,E], bias [C], targets [..]. Logits exist for R
+// rows at a time.
 
 /** The output projection of a language model: `Linear`, `TiedLinear`, `Embedding`, or its tensors. */
 export interface OutputProjection {
@@ -31,15 +32,15 @@ export interface OutputProjection {
 
 export const linearCrossEntropyOptions = defineOptions("linearCrossEntropy", {
   ...crossEntropyOptions.fields,
-  /** Logits become softcap · tanh(logits / softcap), as in Gemma 2. Default: they stay as they are. */
+  /** Replaces logits by softcap · tanh(logits / softcap), as in Gemma 2. Default: none. */
   softcap: option.number({ above: 0, optional: true }),
   /**
-   * Rows whose logits exist at a time; the weight and its gradient are read once for each chunk. Default: as many as have as many
-   * logits as x has elements, and at least 256.
+   * Number of rows whose logits exist at a time. The weight and its gradient are read once per chunk. Default: chosen
+   * so that a chunk has as many logits as x has elements, and at least 256.
    */
   chunkRows: option.integer({ min: 1, optional: true }),
 });
-/** What the fused loss takes beside its tensors. */
+/** Options of `linearCrossEntropy`. */
 export type LinearCrossEntropyOptions = OptionsOf<typeof linearCrossEntropyOptions>;
 
 interface ChunkSettings {
@@ -47,11 +48,14 @@ interface ChunkSettings {
   readonly spec: CrossEntropySpec;
   readonly softcap: number | undefined;
   readonly chunkRows: number;
-  /** Whether a backward may follow, by input. */
+  /** Whether the gradient of each input may be needed, for x, weight and bias. */
   readonly needsInputGrad: readonly boolean[];
 }
 
-/** Of the sum of losses, float32 [N,E], [C,E] and [C]: complete after the forward, but for the factor that the backward brings. */
+/**
+ * Gradients of the sum of losses, float32 [N,E], [C,E] and [C]. The forward computes them completely, except for the
+ * factor that the backward receives.
+ */
 interface SumGradients {
   readonly dx: Tensor | null;
   readonly dWeight: Tensor | null;
@@ -59,8 +63,9 @@ interface SumGradients {
 }
 
 /**
- * Loss and gradients in one pass over chunks of rows: the loss is a sum, so the gradient that comes back is one number, by which
- * they are multiplied. Without that, the backward would compute the logits once more (Liger Kernel, Hsu et al. 2024).
+ * Computes loss and gradients in one pass over chunks of rows. The loss is a sum, so its incoming gradient is one
+ * number, by which the backward multiplies the computed gradients. Otherwise the backward would have to recompute the
+ * logits (Liger Kernel, Hsu et al. 2024).
  */
 const linearCrossEntropyOp = defineOp({
   name: "linearCrossEntropy",
@@ -104,7 +109,10 @@ function zeros(device: Device, shape: readonly number[]): Tensor {
   return out;
 }
 
-/** A complete gradient in its input's shape and dtype: in place where it is float32, as nothing else reads it. */
+/**
+ * Returns gradient · factor in the shape and dtype of its input. Computed in place for float32, because nothing else
+ * reads the gradient.
+ */
 function scaleGradient(gradient: Tensor, factor: Tensor, { shape, dtype }: Pick<Tensor, "shape" | "dtype">): Tensor {
   const { device } = gradient;
   using out = dtype === "float32" ? gradient.detach() : device.empty(gradient.shape, dtype);
@@ -112,17 +120,17 @@ function scaleGradient(gradient: Tensor, factor: Tensor, { shape, dtype }: Pick<
   return out.reshape(shape);
 }
 
-/** What a chunk is computed in, made once for all of them. */
+/** Workspace of a chunk, allocated once for all chunks. */
 class LogitBuffers implements Disposable {
   /** [R,C], of x's dtype. */
   readonly logits: Tensor;
-  /** The same, for what tanh is taken of; null without a softcap. */
+  /** Logits / softcap, the input of tanh, of the same shape and dtype; null without a softcap. */
   readonly scaledLogits: Tensor | null;
-  /** The same, where a gradient is needed. */
+  /** Gradient of the logits, of the same shape and dtype; null if no gradient is needed. */
   readonly dLogits: Tensor | null;
   /** [R] float32. */
   readonly lse: Tensor;
-  /** A gradient of 1, [1] float32. */
+  /** The gradient 1 of each loss, [1] float32. */
   readonly unitGradient: Tensor;
 
   constructor(weight: Tensor, settings: ChunkSettings, { rows, dtype }: { rows: number; dtype: Tensor["dtype"] }) {
@@ -149,7 +157,7 @@ interface ChunkInputs {
   readonly bias: Tensor | null;
 }
 
-/** Losses and counts of some rows [2,R]; their dx is written, dWeight and dBias are added to. */
+/** Computes losses and counts [2,R] of a chunk of rows. Writes its dx, and adds to dWeight and dBias. */
 function accumulateChunk(
   inputs: ChunkInputs,
   outputs: SumGradients & { readonly losses: Tensor },
@@ -177,7 +185,7 @@ function accumulateChunk(
   using dCappedLogits = buffers.dLogits.slice(0, 0, rows);
   using dLoss = buffers.unitGradient.view({ shape: [rows], strides: [0] });
   kernels.crossEntropyBackward(dCappedLogits, { x: logits, target, lse }, dLoss, spec);
-  // Nothing needs the logits any more, and so their memory takes what goes on behind the cap.
+  // The logits are no longer needed, so their memory is reused for the gradient with respect to the uncapped logits.
   if (scaledLogits) kernels.unaryBackward("tanh", logits, scaledLogits, dCappedLogits);
   addGradients(inputs, outputs, scaledLogits ? logits : dCappedLogits);
 }
@@ -195,15 +203,15 @@ function addGradients({ x, weight }: ChunkInputs, { dx, dWeight, dBias }: SumGra
   device.kernels.binary("add", dBias, dBias, row);
 }
 
-/** Row i of [2,R], as [R]. */
+/** Returns row i of [2,R], as [R]. */
 function viewRow(lossRows: Tensor, i: number): Tensor {
   using row = lossRows.slice(0, i, i + 1);
   return row.reshape([lossRows.shape[1]!]);
 }
 
 /**
- * `crossEntropyTerms` of x · weightᵀ + bias, whose logits never exist as a whole: the pair (sum, count) [2] float32 of this rank's
- * rows, for `meanOverMesh`. Arguments as in `linearCrossEntropy`.
+ * Computes `crossEntropyTerms` of the logits x · weightᵀ + bias, which never exist as a whole: the pair (sum, count)
+ * [2] float32 of this rank's rows, for `meanOverMesh`. Arguments as in `linearCrossEntropy`.
  */
 export function linearCrossEntropyTerms(
   x: Tensor,
@@ -259,10 +267,11 @@ function checkInputs(x: Tensor, head: OutputProjection, targets: Tensor): Output
 }
 
 /**
- * Mean cross-entropy of the logits x · weightᵀ + bias over all rows of all ranks that count: `crossEntropy(ctx, head.forward(x), targets)`
- * without the logits, which at a vocabulary of 128 k are most of a training's memory. They exist for `chunkRows` rows at a time, and their
- * gradients beside them; the gradients of x, weight and bias are complete when the loss is, in float32, and wait for the backward. A scalar
- * float32, equal on every rank and every mesh; see `meanOverMesh`. Collective.
+ * Computes the mean cross-entropy of the logits x · weightᵀ + bias over all rows of all ranks whose target is not
+ * `ignoreIndex`. Equivalent to `crossEntropy(ctx, head.forward(x), targets)` without storing all logits, which take
+ * most of the memory of training at a vocabulary of 128 k. Logits and their gradients exist for `chunkRows` rows at a
+ * time. The forward also computes the gradients of x, weight and bias, in float32, and keeps them for the backward.
+ * Returns a scalar float32, equal on every rank and every mesh; see `meanOverMesh`. Collective.
  *
  * x [..,E], this rank's rows; head: weight [C,E] and bias [C] of the same dtype; targets [..] as in `crossEntropy`.
  *
@@ -283,7 +292,7 @@ function checkInputs(x: Tensor, head: OutputProjection, targets: Tensor): Output
  * Math.abs((await loss.item()) - (await same.item())) < 1e-5; // => true
  * embed.weight.grad?.shape; // => [1000, 8]
  * ```
- * @throws ShapeError, DTypeError or OptionError for arguments that do not fit.
+ * @throws ShapeError, DTypeError or OptionError for invalid arguments.
  */
 // oxlint-disable-next-line max-params -- what crossEntropy takes, with x and head for the logits
 export function linearCrossEntropy(

@@ -12,11 +12,13 @@ import {
   checkTensor,
 } from "@mosaic/core";
 
-// A loss is first a pair (sum, count) of this rank's part, a tensor [2]: pairs add, over micro-batches and over ranks.
+// A loss is first computed as a pair (sum, count) of this rank's part, a tensor [2]. Pairs can be added, over
+// micro-batches and over ranks.
 
 /**
- * The pair (sum of losses · weights, sum of weights) as a tensor [2] float32; weights default to 1, have the losses' shape
- * and receive no gradient. The way to a loss of your own: any tensor of losses becomes one that is equal on every mesh.
+ * Returns the pair (sum of losses · weights, sum of weights) as a tensor [2] float32. Weights have the shape of the
+ * losses, default to 1 and receive no gradient. Use it for custom losses: `meanOverMesh` of the pair is equal on every
+ * mesh.
  *
  * @example
  * ```ts
@@ -31,7 +33,7 @@ import {
  * using loss = meanOverMesh(ctx, terms);
  * await loss.item(); // => 3
  * ```
- * @throws ShapeError if the weights have another shape.
+ * @throws ShapeError if the shape of the weights differs.
  */
 export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
   checkTensor("lossTerms: losses", losses);
@@ -52,12 +54,18 @@ export function lossTerms(losses: Tensor, weights?: Tensor): Tensor {
   });
 }
 
-/** Counts are cut into multiples of this and what is left: sums of either are exact where a float32 sum would round. */
+/**
+ * Counts are split into a multiple of this number and a remainder. Sums of either part are exact where a float32 sum of
+ * counts would be rounded.
+ */
 const LIMB_SIZE = 4096;
-/** Added to a number below 2²² and taken away again, it leaves the nearest integer. */
+/** Adding and then subtracting this number rounds a number below 2²² to the nearest integer. */
 const ROUNDING_CONSTANT = 1.5 * 2 ** 23;
 
-/** (sum, count) of all ranks. Of whole counts the total is rounded once, however many ranks there are, up to 2³⁶. */
+/**
+ * Sums (sum, count) over all ranks. The total of integer counts is rounded only once for any number of ranks, up to
+ * 2³⁶.
+ */
 function allReduceTerms(ctx: Context, terms: Tensor): Tensor {
   const { device } = ctx;
   const { kernels } = device;
@@ -101,12 +109,12 @@ const meanOverMeshOp = defineOp({
 });
 
 /**
- * The mean over every rank's part of the batch: (sum of all sums) / (sum of all counts), a scalar, the same on every rank
- * and on every mesh. Its gradient is this rank's part; `reduceGradients`, which adds over sequence axes and averages over
- * "dp", makes of the parts the gradient that one device would have. Collective.
+ * Returns the mean over all ranks' parts of the batch: (sum of all sums) / (sum of all counts), a scalar, the same on
+ * every rank and on every mesh. Its gradient is this rank's part of the gradient that a single device would have.
+ * `reduceGradients` combines the parts: it sums over sequence axes and averages over "dp". Collective.
  *
- * terms: a pair (sum, count) [2] float32, of one loss or of several added. Nothing counted gives NaN, as in PyTorch. What a
- * rank counts is exact up to 2²⁴; ranks' counts are added without rounding.
+ * terms: a pair (sum, count) [2] float32, of one loss or the sum of several pairs. A total count of 0 gives NaN, as in
+ * PyTorch. The count of a rank is exact up to 2²⁴; counts are added over the ranks without rounding.
  *
  * @throws ShapeError unless terms is a pair.
  */

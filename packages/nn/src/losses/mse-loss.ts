@@ -1,7 +1,10 @@
 import { checkTensor, type Context, formatShape, sameShape, scope, ShapeError, type Tensor } from "@mosaic/core";
 import { lossTerms, meanOverMesh } from "./mean-over-mesh.ts";
 
-/** Squared differences of this rank's elements as a pair (sum, count) [2] float32; arguments as in `mseLoss`. */
+/**
+ * Computes the squared differences of this rank's elements as a pair (sum, count) [2] float32. Arguments as in
+ * `mseLoss`.
+ */
 export function mseLossTerms(prediction: Tensor, target: Tensor, weights?: Tensor): Tensor {
   checkTensor("mseLoss: prediction", prediction);
   checkTensor("mseLoss: target", target);
@@ -16,8 +19,9 @@ export function mseLossTerms(prediction: Tensor, target: Tensor, weights?: Tenso
 }
 
 /**
- * Mean of (prediction − target)² over all elements of all ranks: a scalar float32, equal on every rank and every mesh; see
- * `meanOverMesh` for its gradient. Collective. `weights`, of the same shape, weigh elements; 0 leaves one out.
+ * Computes the mean of (prediction − target)² over all elements of all ranks: a scalar float32, equal on every rank and
+ * every mesh. See `meanOverMesh` for its gradient. Collective. `weights`, of the same shape, are factors on the squared
+ * differences; 0 excludes an element.
  *
  * @example
  * ```ts

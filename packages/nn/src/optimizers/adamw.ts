@@ -26,22 +26,25 @@ export const scheduleFreeOptions = defineOptions("ScheduleFreeAdamW", {
   lr: option.number({ min: 0, default: 2.5e-3 }),
   /** Decoupled weight decay, per step and learning rate. Default 0. */
   weightDecay: option.number({ min: 0, default: 0 }),
-  /** Decay rates of the mean, more than 0, and of the squares of gradients. Default [0.9, 0.999]. */
+  /** Decay rates of the mean, greater than 0, and of the squares of gradients. Default [0.9, 0.999]. */
   betas: option.pair(option.number({ min: 0, below: 1 }), { default: [0.9, 0.999] }),
   /** Steps over which the learning rate rises linearly. Default 0. */
   warmupSteps: option.number({ min: 0, default: 0 }),
-  /** Step t weighs tʳ in the average. Default 0. */
+  /** The weight of step t in the average is proportional to tʳ. Default 0. */
   r: option.number({ min: 0, default: 0 }),
-  /** A step weighs with this power of the largest learning rate so far. Default 2. */
+  /**
+   * The weight of a step in the average is proportional to this power of the largest learning rate so far. Default 2.
+   */
   weightLrPower: option.number({ min: 0, default: 2 }),
 });
-/** What schedule-free AdamW takes. */
+/** Options of ScheduleFreeAdamW. */
 export type ScheduleFreeOptions = OptionsOf<typeof scheduleFreeOptions>;
 
 /**
- * AdamW without a schedule (Defazio et al. 2024, "The Road Less Scheduled"; the authors' AdamWScheduleFree): lr 2.5e-3,
- * weightDecay 0. While training, the parameters are y, between the fast sequence z and its average x; **`eval()` puts x
- * into the parameters, `train()` puts y back**, bit for bit: call them beside the model's own.
+ * AdamW without a schedule (Defazio et al. 2024, "The Road Less Scheduled"; the authors' AdamWScheduleFree). Defaults:
+ * lr 2.5e-3, weightDecay 0. During training the parameters are y, which interpolates between the fast sequence z and
+ * its average x. **`eval()` writes x to the parameters, and `train()` restores y** bit for bit: call them together with
+ * those of the model.
  *
  * @example
  * ```ts
@@ -69,7 +72,7 @@ export class ScheduleFreeAdamW extends Optimizer {
   readonly #weightLrPower: number;
   #weightSum = 0;
   #lrMax = 0;
-  /** y of each parameter while x stands in its place. */
+  /** y of each parameter, while the parameters hold x. */
   #savedParameters: readonly Tensor[] | undefined;
 
   constructor(model: Module, options?: ScheduleFreeOptions) {
@@ -87,7 +90,10 @@ export class ScheduleFreeAdamW extends Optimizer {
     for (const slot of this.slots) startSequence(slot);
   }
 
-  /** Before the first step z begins at the weights; later it stays, as weights that are loaded in between are those of y. */
+  /**
+   * Before the first step, z is initialized again if the parameters are written. Later, weights that are loaded are
+   * those of y, and z does not change.
+   */
   protected override adoptWrittenParameters(): void {
     const writtenSlots = this.steps === 0 ? this.listWrittenSlots() : [];
     super.adoptWrittenParameters();
@@ -106,7 +112,7 @@ export class ScheduleFreeAdamW extends Optimizer {
     this.#weightSum += weight;
   }
 
-  /** What the coming step weighs in the average. */
+  /** Returns the weight of the next step in the average, and the largest learning rate including that step. */
   #computeAverageWeight(): { lrMax: number; weight: number } {
     const lrMax = Math.max(this.#lrMax, this.learningRate);
     return { lrMax, weight: (this.steps + 1) ** this.#r * lrMax ** this.#weightLrPower };
@@ -129,7 +135,7 @@ export class ScheduleFreeAdamW extends Optimizer {
     };
   }
 
-  /** Puts the average x = y + (1 − 1/β₁)(z − y) into the parameters, and keeps y. Idempotent. */
+  /** Writes the average x = y + (1 − 1/β₁)(z − y) to the parameters, and saves y. Idempotent. */
   eval(): this {
     if (this.#savedParameters) return this;
     this.adoptWrittenParameters();
@@ -151,9 +157,9 @@ export class ScheduleFreeAdamW extends Optimizer {
   }
 
   /**
-   * Puts y back, so that training goes on as if nothing had been measured. Idempotent.
+   * Restores y, so that training continues as if nothing had been evaluated. Idempotent.
    *
-   * @throws OptionError if something has written to the parameters since `eval`, which would be lost.
+   * @throws OptionError if the parameters were written after `eval`, because these values would be lost.
    */
   train(): this {
     if (!this.#savedParameters) return this;
@@ -218,7 +224,7 @@ export class ScheduleFreeAdamW extends Optimizer {
   }
 }
 
-/** z ← the weights. */
+/** Initializes z with the weights. */
 function startSequence({ parameter, master, first }: OptimizerSlot): void {
   if (first.size > 0) parameter.device.kernels.copy(first, master ?? parameter);
 }
@@ -230,13 +236,13 @@ export const adamWOptions = defineOptions("AdamW", {
   /** Decoupled weight decay, per step and learning rate. Default 1e-2. */
   weightDecay: option.number({ min: 0, default: 1e-2 }),
 });
-/** What AdamW takes. */
+/** Options of AdamW. */
 export type AdamWOptions = OptionsOf<typeof adamWOptions>;
 
 /**
- * Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019), as PyTorch's AdamW: lr 1e-3, weightDecay
- * 1e-2. One pass over each parameter, in place, without scratch memory. A parameter of 16 bits gets a float32 master copy. Bias
- * corrections count the steps in which a parameter had a gradient.
+ * Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019), like PyTorch's AdamW. Defaults: lr
+ * 1e-3, weightDecay 1e-2. A step is one pass over each parameter, in place, without workspace. A 16-bit parameter has a
+ * float32 master copy. Bias corrections count only the steps in which a parameter had a gradient.
  *
  * @example
  * ```ts

@@ -12,9 +12,10 @@ import {
 import { getShard, listUnits } from "../sharding/flat-parameters.ts";
 
 /**
- * Scales all gradients by one factor so that together they are no longer than `maxNorm` (Pascanu et al. 2013), and
- * returns how long they were: a scalar float32 that is waited for only if it is read. After `reduceGradients`, gradients
- * are equal on all ranks, and so is their norm: nothing is sent, but a number of a sharded model. Infinity only measures.
+ * Scales all gradients by one factor so that their total norm is at most `maxNorm` (Pascanu et al. 2013). Returns the
+ * norm before scaling, a scalar float32; the host waits for it only if it is read. After `reduceGradients`, gradients
+ * are equal on all ranks, and so is their norm, so nothing is communicated; for a sharded model, one number is
+ * all-reduced. With `maxNorm` Infinity, the norm is only measured.
  *
  * @example
  * ```ts
@@ -28,7 +29,7 @@ import { getShard, listUnits } from "../sharding/flat-parameters.ts";
  * await norm.item(); // => 5
  * Array.from(await layer.weight.grad.read(), (x) => x.toFixed(4)); // => ["0.6000", "0.8000"]
  * ```
- * @throws OptionError for a norm that is not more than 0, or a model without gradients.
+ * @throws OptionError if `maxNorm` is not greater than 0, or for a model without gradients.
  */
 export function clipGradNorm(model: Module, maxNorm: number): Tensor {
   checkModule("clipGradNorm", model);
@@ -54,7 +55,7 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
   const norm = shardedGradients.size > 0 ? shardedNorm(unshardedGradients, shardedGradients) : l2Norm(gradients);
   if (maxNorm === Infinity) return norm;
   using factor = device.empty([], "float32");
-  // As PyTorch: maxNorm / (norm + 1e-6), but never more than 1; min(1, x) is −max(−1, −x).
+  // As in PyTorch, the factor is maxNorm / (norm + 1e-6), but at most 1. min(1, x) is computed as −max(−1, −x).
   using negatedMaxNorm = device.empty([], "float32");
   device.kernels.fill(negatedMaxNorm, -maxNorm);
   device.kernels.scalar("add", factor, norm, 1e-6);
@@ -81,7 +82,8 @@ function groupShardedGradients(parameters: readonly Tensor[]): GradientsByGroup 
 }
 
 /**
- * Of gradients of which every rank holds the whole, and others of which each holds a part: the parts' squares add over the
+ * Returns the norm of gradients that every rank holds as a whole and of sharded gradients. The squares of shards are
+ * summed over the
  * ranks of their group.
  */
 function shardedNorm(unshardedGradients: readonly Tensor[], shardedGradients: GradientsByGroup): Tensor {
@@ -107,10 +109,13 @@ function squaredL2Norm(gradients: readonly Tensor[]): Tensor {
   return norm;
 }
 
-/** Elements squared and summed by one thread at a time. */
+/** Number of elements that one thread squares and sums at a time. */
 const BLOCK_SIZE = 8192;
 
-/** The norm of all gradients together, a scalar float32: √ of the sum of all squares: runs of every gradient on all threads, then one sum. */
+/**
+ * Computes the norm of all gradients together, a scalar float32: the square root of the sum of all squares. Blocks of
+ * every gradient are summed in parallel on all threads, followed by one sum over blocks.
+ */
 function l2Norm(gradients: readonly Tensor[]): Tensor {
   const { device } = gradients[0]!;
   const blockCounts = gradients.map(({ size }) => Math.ceil(size / BLOCK_SIZE));
@@ -145,7 +150,7 @@ function l2Norm(gradients: readonly Tensor[]): Tensor {
 }
 
 /**
- * A loss or gradients that are NaN or infinite: training with `errorIfNonFinite` stops with it.
+ * A loss or gradients are NaN or infinite. Thrown by optimizers with `errorIfNonFinite`.
  *
  * @example
  * ```ts
@@ -161,7 +166,7 @@ function l2Norm(gradients: readonly Tensor[]): Tensor {
  * ```
  */
 export class NonFiniteError extends MosaicError {
-  /** The step at which they were found, counted from 0. */
+  /** The step in which they were measured, counted from 0. */
   readonly step: number;
   /** Names of the parameters whose gradients are not finite, in the model's order. */
   readonly parameters: readonly string[];
@@ -196,16 +201,16 @@ interface NonFiniteValues {
 
 interface NamedParameter {
   readonly name: string;
-  /** What holds the gradient, and the model's parameter of which it is one. */
+  /** The tensor that holds the gradient, and the model's parameter to which the gradient belongs (`source`). */
   readonly parameter: Tensor;
   readonly source: Tensor;
 }
 
-/** Measures the gradients of every step where they lie, and remembers the first that are not finite. */
+/** Measures the gradients of every step on the device, and records the first that are not finite. */
 export class FiniteChecker {
   readonly #where: string;
   #failure: NonFiniteError | undefined;
-  /** Resolves when all that was watched is known. */
+  /** Resolves when all posted measurements have been checked. */
   pendingChecks: Promise<void> = Promise.resolve();
 
   constructor(where: string) {
@@ -216,7 +221,7 @@ export class FiniteChecker {
     if (this.#failure) throw this.#failure;
   }
 
-  /** Measures, without waiting, the gradients as they are now, and the loss. */
+  /** Posts the measurement of the current gradients and of the loss, without waiting for it. */
   postMeasurement(step: number, slots: readonly NamedParameter[], loss: Tensor | undefined): void {
     const where = `${this.#where}.step ${step}: loss`;
     loss?.assertNotDisposed(where);
@@ -237,13 +242,13 @@ export class FiniteChecker {
       writeMeasurement(i, norm);
     }
     if (loss) writeMeasurement(updatedSlots.length, loss);
-    // Each rank measures its part of a sharded gradient: what is not finite on one is not on any.
+    // Each rank measures its part of a sharded gradient. The sum is not finite on any rank if one part is not finite.
     const groups = new Set(listUnits(updatedSlots.map(({ source }) => source)).map(({ group }) => group));
     for (const group of groups) group.allReduce(measuredValues, "sum", { label: "errorIfNonFinite" }).wait();
     const names = updatedSlots.map(({ name }) => name);
     const checkPromise = measuredValues.read().then(
       (values) => this.#checkValues(step, names, values),
-      // A device that has failed reports so itself.
+      // A failure of the device is reported by the device itself.
       () => {},
     );
     this.pendingChecks = Promise.all([this.pendingChecks, checkPromise]).then(() => {});

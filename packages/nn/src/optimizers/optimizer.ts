@@ -23,94 +23,98 @@ import type { Schedule } from "./schedules.ts";
 export const parameterOverrides = defineOptions("forParameter", {
   /** Factor on the learning rate. Default 1. */
   lrScale: option.number({ min: 0, default: 1 }),
-  /** Decay of this parameter. Default: the optimizer's. */
+  /** Weight decay of this parameter. Default: the optimizer's. */
   weightDecay: option.number({ min: 0, optional: true }),
 });
-/** What a parameter may have of its own. */
+/** Options of an individual parameter. */
 export type ParameterOverrides = OptionsOf<typeof parameterOverrides>;
 type OverridesFunction = (name: string, parameter: Tensor) => ParameterOverrides;
 
 export const optimizerOptions = defineOptions("Optimizer", {
   /** Learning rate. Default: the optimizer's own. */
   lr: option.number({ min: 0, optional: true }),
-  /** Factors on the learning rate by step. Default: 1 throughout. */
+  /** Factor on the learning rate as a function of the step. Default: always 1. */
   schedule: option.custom("a function that maps the step to a factor", option.isFunction<Schedule>, { optional: true }),
   /** Decoupled weight decay, per step and learning rate. Default: the optimizer's own. */
   weightDecay: option.number({ min: 0, optional: true }),
-  /** Added to the root of the mean square. Default 1e-8. */
+  /** Added to the square root of the mean square. Default 1e-8. */
   epsilon: option.number({ min: 0, default: 1e-8 }),
   /** Decay rates of the means of gradients and of their squares. Default [0.9, 0.999]. */
   betas: option.pair(option.number({ min: 0, below: 1 }), { default: [0.9, 0.999] }),
   /**
-   * What some parameters have of their own, PyTorch's parameter groups: no decay for norms and biases is
-   * `forParameter: (name, { rank }) => (rank < 2 ? { weightDecay: 0 } : {})`. Default: nothing.
+   * Options of individual parameters, like PyTorch's parameter groups. For example, `forParameter: (name, { rank }) =>
+   * (rank < 2 ? { weightDecay: 0 } : {})` disables weight decay for norms and biases. Default: none.
    */
   forParameter: option.custom("a function (name, parameter)", option.isFunction<OverridesFunction>, { optional: true }),
   /**
-   * Stops training at a loss or a gradient norm that is NaN or infinite, with a NonFiniteError that names step and parameters.
-   * Norms are measured on the device and nothing waits for them, so the error comes as that of an asynchronous device does:
-   * from the first `step`, `stateDict` or `assertFinite` after they are known. Default false.
+   * Whether a loss or a gradient norm that is NaN or infinite stops training with a NonFiniteError that names the step
+   * and the parameters. Norms are measured on the device without waiting, so the error is asynchronous: the first
+   * `step`, `stateDict` or `assertFinite` after the norms are available throws it. Default false.
    */
   errorIfNonFinite: option.boolean({ default: false }),
   /**
-   * Whether `step` applies gradients that `reduceGradients` has not reduced over the ranks: for ranks that train separate models,
-   * or that reduce gradients by other means. Without it they are an OptionError on more than one rank. Default false.
+   * Whether `step` accepts gradients that `reduceGradients` has not reduced over the ranks, for ranks that train
+   * separate models or reduce gradients by other means. Otherwise such gradients are an OptionError on more than one
+   * rank. Default false.
    */
   allowLocalGradients: option.boolean({ default: false }),
 });
-/** What every optimizer takes. */
+/** Options of every optimizer. */
 export type OptimizerOptions = OptionsOf<typeof optimizerOptions>;
 
 export const stepOptions = defineOptions("step", {
-  /** The loss, a scalar: with `errorIfNonFinite` it must be finite, too. Not kept. Default: it is not looked at. */
+  /** The loss, a scalar. `errorIfNonFinite` also checks it. Not retained. Default: the loss is not checked. */
   loss: option.tensor({ optional: true }),
 });
-/** What one step may be given. */
+/** Options of one step. */
 export type StepOptions = OptionsOf<typeof stepOptions>;
 
 const optimizerLoadOptions = defineOptions("loadStateDict", { dryRun: option.boolean({ default: false }) });
 
-/** What an optimizer remembers: tensors by name, and numbers. */
+/** State of an optimizer: tensors by name, and numbers. */
 export interface OptimizerState {
-  /** "AdamW", "ScheduleFreeAdamW"; another optimizer's state is rejected. */
+  /** Name of the optimizer: "AdamW" or "ScheduleFreeAdamW". The state of another optimizer is rejected. */
   readonly kind: string;
   readonly tensors: ReadonlyMap<string, Tensor | HostTensor>;
   readonly numbers: Readonly<Record<string, number>>;
 }
 
-/** As OptimizerState, with values on their way to the host. */
+/** An OptimizerState whose values are being copied to the host. */
 export interface HostOptimizerState extends Pick<OptimizerState, "kind" | "numbers"> {
   readonly tensors: ReadonlyMap<string, PendingHostTensor>;
 }
 
-/** A parameter with what the optimizer keeps of it. */
+/** A parameter and its state in the optimizer. */
 export interface OptimizerSlot {
   readonly name: string;
-  /** What a step moves: the model's parameter or, if it is sharded, this rank's elements of it [n], whose `grad` is theirs. */
+  /**
+   * The tensor that a step updates: the model's parameter or, if it is sharded, this rank's elements of it [n]. Its
+   * `grad` is the gradient of these elements.
+   */
   readonly parameter: Tensor;
   /** The model's parameter. */
   readonly source: Tensor;
   readonly first: Tensor;
   readonly second: Tensor;
-  /** A float32 copy that is what really moves, of a parameter of 16 bits; null for one of float32. */
+  /** Float32 master copy of a 16-bit parameter, to which updates are applied; null for a float32 parameter. */
   readonly master: Tensor | null;
   readonly lrScale: number;
   readonly weightDecay: number | undefined;
-  /** How often the parameter has moved: not in steps in which it had no gradient. */
+  /** Number of updates of the parameter. Steps in which it had no gradient do not count. */
   steps: number;
 }
 
-/** What the numbers of a step depend on beside the optimizer. */
+/** The fields of a slot on which the coefficients of a step depend. */
 export type SlotOptions = Pick<OptimizerSlot, "lrScale" | "weightDecay" | "steps">;
 
 /**
- * What optimizers share: which tensors they move, and how they are saved. Every rank steps on its own, with equal
- * gradients (`reduceGradients`), to equal parameters.
+ * Base class of optimizers: manages the tensors that they update, and their state. Every rank steps independently. With
+ * gradients that are equal on all ranks (`reduceGradients`), parameters stay equal.
  */
 export abstract class Optimizer implements Disposable {
-  /** The learning rate before the schedule; may be set. */
+  /** The learning rate before the schedule. Can be assigned. */
   lr: number;
-  /** Steps taken. */
+  /** Number of steps so far. */
   steps = 0;
   protected readonly slots: readonly OptimizerSlot[];
   readonly #kind: string;
@@ -118,14 +122,16 @@ export abstract class Optimizer implements Disposable {
   readonly #schedule: Schedule;
   #finiteChecker: FiniteChecker | undefined;
   readonly #allowLocalGradients: boolean;
-  /** Parameters that required no gradient when the optimizer was made, by name: no step moves them. */
+  /**
+   * Parameters that required no gradient when the optimizer was created, with their names. Steps do not update them.
+   */
   readonly #frozenParameters: readonly [name: string, parameter: Tensor][];
-  /** By slot: the version of its parameter's memory as the optimizer left it. */
+  /** For each slot, the version of its parameter's memory after the last write of the optimizer. */
   #parameterVersions: readonly number[] = [];
   /** The last slot of each sharded unit. */
   readonly #lastSlotByUnit: ReadonlyMap<FlatParameters, number>;
 
-  /** `firstTensorName` is what PyTorch calls the first of the two tensors that are kept of each parameter. */
+  /** `firstTensorName` is PyTorch's name for the first of the two state tensors of a parameter. */
   protected constructor(
     model: Module,
     options: OptimizerOptions,
@@ -135,7 +141,7 @@ export abstract class Optimizer implements Disposable {
     const parameters = model.parameters();
     expectValue(kind, parameters.length > 0, "a model with parameters", model, "register layers with addChild");
     for (const parameter of parameters) parameter.assertNotDisposed(kind);
-    // Options beyond these are the subclass's.
+    // All other options are those of the subclass.
     const sharedOptions = Object.entries(options).filter(([name]) => Object.hasOwn(optimizerOptions.fields, name));
     const settings = optimizerOptions.parse(Object.fromEntries(sharedOptions), kind);
     this.#kind = kind;
@@ -153,17 +159,17 @@ export abstract class Optimizer implements Disposable {
     this.recordParameterVersions();
   }
 
-  /** To be called after the optimizer has written to parameters, and these are published. */
+  /** Records the versions of the parameters. Called after the optimizer has written to them and published them. */
   protected recordParameterVersions(): void {
     this.#parameterVersions = this.slots.map(({ parameter }) => parameter.storage.version);
   }
 
-  /** The slots whose parameters something else has written to, such as a `loadStateDict` of the model. */
+  /** Returns the slots whose parameters were written by other code, such as `loadStateDict` of the model. */
   protected listWrittenSlots(): readonly OptimizerSlot[] {
     return this.slots.filter(({ parameter }, i) => parameter.storage.version !== this.#parameterVersions[i]);
   }
 
-  /** What is kept of parameters takes over what was written to them since the last step. */
+  /** Updates the master copies of parameters that other code has written since the last step. */
   protected adoptWrittenParameters(): void {
     const writtenSlots = this.listWrittenSlots();
     if (writtenSlots.length === 0) return;
@@ -173,17 +179,18 @@ export abstract class Optimizer implements Disposable {
     this.recordParameterVersions();
   }
 
-  /** The learning rate of the coming step. */
+  /** The learning rate of the next step. */
   get learningRate(): number {
     return this.lr * this.#schedule(this.steps);
   }
 
   /**
-   * Moves every parameter that has a gradient. The gradients stay as they are.
+   * Updates every parameter that has a gradient. The gradients do not change.
    *
-   * @throws OptionError, with nothing moved, for a learning rate that is NaN, infinite or negative, as a schedule may make it, and
-   * on several ranks for gradients to which a backward has added since `reduceGradients`, unless `allowLocalGradients`, and for a gradient
-   * of a parameter that required none when the optimizer was made; DisposedError for a parameter that the model has disposed; NonFiniteError with `errorIfNonFinite`.
+   * @throws OptionError, before anything is updated, for a learning rate that is NaN, infinite or negative, which a
+   * schedule may return; on several ranks, for gradients to which a backward has added since `reduceGradients`, unless
+   * `allowLocalGradients`; for a gradient of a parameter that required none when the optimizer was created.
+   * DisposedError for a parameter that the model has disposed; NonFiniteError with `errorIfNonFinite`.
    */
   step(options?: StepOptions): void {
     const where = `${this.#kind}.step ${this.steps}`;
@@ -205,7 +212,7 @@ export abstract class Optimizer implements Disposable {
     for (const [i, slot] of this.slots.entries()) {
       this.#updateSlot(slot);
       const unit = getShard(slot.source)?.unit;
-      // The all-gather of a unit runs while the next ones move.
+      // The all-gather of a unit overlaps with the update of the next units.
       if (unit && this.#lastSlotByUnit.get(unit) === i) unit.publish();
     }
     for (const unit of this.#lastSlotByUnit.keys()) unit.finishPublish();
@@ -224,14 +231,14 @@ export abstract class Optimizer implements Disposable {
     slot.steps++;
   }
 
-  /** All ranks see what was written to sharded parameters. */
+  /** Publishes writes to sharded parameters to all ranks. */
   protected publishParameters(): void {
     for (const unit of this.#lastSlotByUnit.keys()) unit.publish();
     for (const unit of this.#lastSlotByUnit.keys()) unit.finishPublish();
     this.recordParameterVersions();
   }
 
-  /** The coming step's numbers, for a parameter with these overrides. */
+  /** Returns the coefficients of the next step for a parameter with these options. */
   protected abstract adamStep(slotOptions: SlotOptions): AdamStep;
 
   /** Disposes every parameter's gradient. */
@@ -243,15 +250,19 @@ export abstract class Optimizer implements Disposable {
     }
   }
 
-  /** Waits until the losses and gradients of all steps so far are known to be finite. At once without `errorIfNonFinite`. */
+  /**
+   * Waits until the losses and gradients of all steps so far have been checked, and throws if any is not finite.
+   * Resolves immediately without `errorIfNonFinite`.
+   */
   async assertFinite(): Promise<void> {
     await this.#finiteChecker?.pendingChecks;
     this.#finiteChecker?.throwIfFailed();
   }
 
   /**
-   * The tensors themselves, and numbers: all that the next steps depend on beside parameters and gradients. Of a sharded model whole
-   * copies, the same on all ranks, which the caller disposes: collective, and as large as without sharding.
+   * Returns the state on which the next steps depend, other than parameters and gradients: the tensors themselves, and
+   * numbers. For a sharded model, the tensors are whole copies, the same on all ranks, which the caller disposes. The
+   * call is then collective and needs as much memory as without sharding.
    */
   stateDict(): OptimizerState {
     this.#finiteChecker?.throwIfFailed();
@@ -262,7 +273,10 @@ export abstract class Optimizer implements Disposable {
     return { kind: this.#kind, tensors, numbers: this.#allNumbers() };
   }
 
-  /** As `stateDict`, with values on the host where `shouldReadValues`; sharded ones are gathered one after the other. */
+  /**
+   * Returns the state of `stateDict`, with values on the host if `shouldReadValues`. Sharded tensors are gathered one
+   * after the other.
+   */
   hostStateDict(shouldReadValues: boolean): HostOptimizerState {
     this.#finiteChecker?.throwIfFailed();
     this.adoptWrittenParameters();
@@ -278,9 +292,9 @@ export abstract class Optimizer implements Disposable {
   }
 
   /**
-   * Takes over a state: all of it, or, if anything does not fit, nothing. With `dryRun` it only checks.
+   * Loads a state. If anything does not match, nothing is changed. With `dryRun`, only checks it.
    *
-   * @throws StateDictError for another optimizer's state, or that of another model.
+   * @throws StateDictError for the state of another optimizer or of another model.
    */
   loadStateDict(state: OptimizerState, options?: Pick<LoadOptions, "dryRun">): void {
     const where = `${this.#kind}.loadStateDict`;
@@ -288,7 +302,7 @@ export abstract class Optimizer implements Disposable {
     this.checkState(where, state);
     loadShardedState(where, this.#entries(), state.tensors, { dryRun });
     if (dryRun) return;
-    // Steps of another state do not fail this one.
+    // Failures in steps before the loaded state do not apply to it.
     if (this.#finiteChecker) this.#finiteChecker = new FiniteChecker(this.#kind);
     this.steps = state.numbers.steps!;
     for (const slot of this.slots) slot.steps = state.numbers[nameSteps(slot)] ?? this.steps;
@@ -301,7 +315,7 @@ export abstract class Optimizer implements Disposable {
     return { steps: this.steps, ...stepsByName, ...this.numbers() };
   }
 
-  /** Throws a StateDictError if `loadStateDict` would for reasons other than the tensors; changes nothing. */
+  /** Throws a StateDictError if anything in the state other than its tensors is invalid. Changes nothing. */
   protected checkState(where: string, state: OptimizerState): void {
     const { kind, numbers, tensors } = state ?? {};
     if (typeof kind !== "string" || typeof numbers !== "object" || numbers === null || !(tensors instanceof Map)) {
@@ -320,7 +334,7 @@ export abstract class Optimizer implements Disposable {
     }
   }
 
-  /** Names as PyTorch has them: "fc1.weight.exp_avg". */
+  /** Lists the state tensors, with names as in PyTorch: "fc1.weight.exp_avg". */
   #entries(): readonly ShardedEntry[] {
     return this.slots.flatMap(({ name, source, first, second, master }) => {
       const shard = getShard(source);
@@ -332,12 +346,12 @@ export abstract class Optimizer implements Disposable {
     });
   }
 
-  /** Numbers beside `steps`. */
+  /** Returns the numbers of the state other than `steps`. */
   protected abstract numbers(): Readonly<Record<string, number>>;
 
   protected abstract setNumbers(numbers: Readonly<Record<string, number>>): void;
 
-  /** Disposes what was kept of the parameters; they themselves are the model's. */
+  /** Disposes the state of the parameters. The parameters themselves belong to the model. */
   dispose(): void {
     this[Symbol.dispose]();
   }
@@ -347,7 +361,7 @@ export abstract class Optimizer implements Disposable {
   }
 }
 
-/** Slots are those of the parameters as they were when the optimizer was made. */
+/** Throws an OptionError if the parameter was sharded after the optimizer was created. */
 function checkSharding(where: string, { parameter, source }: Pick<OptimizerSlot, "parameter" | "source">): void {
   if (parameter === (getShard(source)?.tensor ?? source)) return;
   throw new OptionError({
@@ -358,11 +372,14 @@ function checkSharding(where: string, { parameter, source }: Pick<OptimizerSlot,
   });
 }
 
-/** Ranks that step with gradients of their own diverge in silence: each of them has a plausible loss. */
+/**
+ * Throws an OptionError for gradients that are not reduced. Ranks that step with local gradients diverge silently, each
+ * with a plausible loss.
+ */
 function checkGradientsReduced(where: string, slots: readonly OptimizerSlot[], allowLocalGradients: boolean): void {
   for (const { name, source } of slots) {
     const { requiresGrad, grad, replication } = source;
-    // What moves a shard is what was reduced, whatever is allowed.
+    // Shards are updated with reduced gradients only, so `allowLocalGradients` does not apply to them.
     const hasLocalGrad =
       getShard(source)?.unit.hasLocalGrad ?? (!allowLocalGradients && grad !== null && replication?.hasLocalGrad);
     if (!requiresGrad || !hasLocalGrad) continue;
@@ -376,12 +393,15 @@ function checkGradientsReduced(where: string, slots: readonly OptimizerSlot[], a
   }
 }
 
-/** Of a parameter that has moved less often than there were steps; as PyTorch names it. */
+/**
+ * Returns PyTorch's name for the number of steps of a parameter, which is saved if it differs from that of the
+ * optimizer.
+ */
 function nameSteps({ name }: OptimizerSlot): string {
   return `${name}.step`;
 }
 
-/** A parameter that was unfrozen later has a gradient, and no moments. */
+/** Throws an OptionError for a gradient of a parameter that was unfrozen later and therefore has no moments. */
 function checkFrozenParameters(where: string, frozenParameters: readonly [string, Tensor][]): void {
   const unfrozen = frozenParameters.find(
     ([, parameter]) => parameter.requiresGrad && (getShard(parameter)?.tensor ?? parameter).grad !== null,
@@ -396,8 +416,8 @@ function checkFrozenParameters(where: string, frozenParameters: readonly [string
 }
 
 /**
- * master ← parameter where it does not round to it: elements that nobody wrote to keep the bits for which the parameter has no room.
- * What selects is the backward of relu: dy where x is above zero, or NaN, and 0 elsewhere.
+ * master ← parameter where round(master) ≠ parameter: elements that were not written keep the low bits that 16 bits
+ * cannot hold. The backward of relu serves as a select: it passes dy where x > 0 or x is NaN, and gives 0 elsewhere.
  */
 function adoptChangedElements(master: Tensor, parameter: Tensor): void {
   const { device, shape } = master;
@@ -422,7 +442,9 @@ function adoptChangedElements(master: Tensor, parameter: Tensor): void {
   kernels.binary("add", master, master, selected);
 }
 
-/** A slot for each parameter that requires a gradient now; tied ones have one, under their first name. Their states are the scope's. */
+/**
+ * Creates a slot for each parameter that requires a gradient. Tied parameters share one slot, under their first name.
+ Their states are the scope's. */
 function createSlots(model: Module, getOverrides: OverridesFunction = () => ({})): OptimizerSlot[] {
   const seenParameters = new Set<Tensor>();
   return model.namedParameters().flatMap(([name, parameter]) => {

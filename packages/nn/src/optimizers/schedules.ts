@@ -1,17 +1,21 @@
 import { checkArgument, checkFunction, defineOptions, option, type OptionsOf } from "@mosaic/core";
 
-/** A factor on the learning rate for each step, counted from 0. A function of the step alone, so that a resumed run continues it. */
+/**
+ * Returns the factor on the learning rate for a step, counted from 0. Depends on the step alone, so that a resumed run
+ * continues the schedule.
+ */
 export type Schedule = (step: number) => number;
 
 const positiveNumberOption = option.number({ above: 0 });
 
-/** Always 1. */
+/** Returns a schedule that is always 1. */
 export function constant(): Schedule {
   return () => 1;
 }
 
 /**
- * From 1 / steps to 1 in `steps` steps, then as `after` computes, whose own steps begin there (Goyal et al. 2017).
+ * Rises from 1 / steps to 1 over `steps` steps, then follows `nextSchedule`, whose steps count from there (Goyal et al.
+ * 2017).
  *
  * @example
  * ```ts
@@ -27,14 +31,14 @@ export function linearWarmup(steps: number, nextSchedule: Schedule = constant())
 }
 
 export const decayOptions = defineOptions("decay", {
-  /** The factor on the learning rate from then on. Default 0. */
+  /** The factor on the learning rate after the decay. Default 0. */
   end: option.number({ min: 0, default: 0 }),
 });
-/** Where a decay ends. */
+/** Options of `cosine` and `linearDecay`. */
 export type DecayOptions = OptionsOf<typeof decayOptions>;
 
 /**
- * From 1 to `end` along half a cosine in `steps` steps, and `end` thereafter (Loshchilov and Hutter 2017).
+ * Decays from 1 to `end` along half a cosine over `steps` steps, then stays at `end` (Loshchilov and Hutter 2017).
  *
  * @example
  * ```ts
@@ -49,20 +53,23 @@ export function cosine(steps: number, options?: DecayOptions): Schedule {
   return (step) => end + ((1 - end) / 2) * (1 + Math.cos(Math.PI * Math.min(1, step / steps)));
 }
 
-/** From 1 to `end` on a straight line in `steps` steps, and `end` thereafter. */
+/** Decays linearly from 1 to `end` over `steps` steps, then stays at `end`. */
 export function linearDecay(steps: number, options?: DecayOptions): Schedule {
   checkArgument("linearDecay: steps", steps, positiveNumberOption);
   const { end } = decayOptions.parse(options, "linearDecay");
   return (step) => 1 + (end - 1) * Math.min(1, step / steps);
 }
 
-/** 1 / √(1 + step / steps): 1 at first, 1/√2 after `steps` steps (Vaswani et al. 2017, without their warm-up). */
+/**
+ * Decays as 1 / √(1 + step / steps): 1 at step 0, 1/√2 after `steps` steps (Vaswani et al. 2017, without their
+ * warm-up).
+ */
 export function inverseSquareRoot(steps: number): Schedule {
   checkArgument("inverseSquareRoot: steps", steps, positiveNumberOption);
   return (step) => 1 / Math.sqrt(1 + step / steps);
 }
 
-/** 1, and `factor` times as much after each of the milestones, in steps. */
+/** Starts at 1 and is multiplied by `factor` at each of the milestones, which are steps. */
 export function multiStep(milestones: readonly number[], factor = 0.1): Schedule {
   checkArgument("multiStep: milestones", milestones, option.array(positiveNumberOption));
   checkArgument("multiStep: factor", factor, option.number({ min: 0 }));

@@ -4,7 +4,7 @@ import { type DType, MosaicError, type Shape, expectValue } from "@mosaic/core";
 // { name: { dtype, shape, data_offsets: [begin, end] }, "__metadata__": { text } }; then the tensors' bytes,
 // little-endian and row-major, which the offsets must cover without a hole or an overlap.
 
-/** Bytes per element of every dtype of the format that has whole bytes. */
+/** Bytes per element, for every dtype of the format whose elements are whole bytes. */
 export const elementBytes: Readonly<Record<string, number>> = {
   F64: 8,
   F32: 4,
@@ -26,30 +26,30 @@ export const elementBytes: Readonly<Record<string, number>> = {
 /** The format's names of the dtypes that devices compute with. */
 export const dtypeNames: Readonly<Record<DType, string>> = { float32: "F32", bfloat16: "BF16", float16: "F16" };
 
-/** The reference implementation's limit on headers. */
+/** Maximum size of a header in bytes, as in the reference implementation. */
 export const MAX_HEADER_BYTES = 100_000_000;
 
-/** Where a tensor lies in a file. */
+/** Dtype, shape and byte range of a tensor in a file. */
 export interface TensorEntry {
   readonly name: string;
   readonly dtype: string;
   readonly shape: Shape;
-  /** Bytes from the end of the header. */
+  /** The byte range [begin, end), counted from the end of the header. */
   readonly begin: number;
   readonly end: number;
 }
 
-/** What a header states. */
+/** Contents of a header. */
 export interface Header {
-  /** In the order of their bytes. */
+  /** In the order of their byte ranges. */
   readonly entries: readonly TensorEntry[];
   readonly metadata: ReadonlyMap<string, string>;
 }
 
-/** A file that is not what it should be; nothing was changed. */
+/** A file is missing, damaged, or has unexpected contents. Nothing was changed. */
 export class FileError extends MosaicError {}
 
-/** A header's entries, checked against each other and against the number of data bytes that the file has. */
+/** Parses a header. Checks its entries against each other and against the number of data bytes in the file. */
 export function parseHeader(path: string, text: string, dataBytes: number): Header {
   const fields = parseFields(path, text);
   const metadata = parseMetadata(path, fields.get("__metadata__"));

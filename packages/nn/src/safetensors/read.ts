@@ -1,5 +1,5 @@
-// Between the bytes of a file and float32. Typed arrays have the machine's byte order, which is little-endian wherever
-// Node runs with native addons.
+// Converts between the bytes of a file and float32. Typed arrays have the machine's byte order, which is little-endian
+// on every platform that has native addons.
 import { open } from "node:fs/promises";
 import { type DType, dtypeBytes, type HostTensor } from "@mosaic/core";
 import {
@@ -12,7 +12,7 @@ import {
   type TensorEntry,
 } from "./format.ts";
 
-/** What is read of an open file: a part of Node's FileHandle, so that declarations need no types of Node. */
+/** The part of Node's FileHandle that reading uses, so that declarations do not depend on Node's types. */
 export interface ReadableFile {
   stat(): Promise<{ readonly size: number }>;
   // oxlint-disable-next-line max-params -- as Node's
@@ -20,7 +20,7 @@ export interface ReadableFile {
   close(): Promise<void>;
 }
 
-/** An open file, and the path that errors name. */
+/** An open file, and its path for error messages. */
 interface NamedFile {
   readonly path: string;
   readonly file: ReadableFile;
@@ -30,8 +30,8 @@ const scratchFloat = new Float32Array(1);
 const scratchWord = new Uint32Array(scratchFloat.buffer);
 
 /**
- * Bytes of a tensor as numbers. Widening is exact; F64 and integers are rounded to float32 where they must be. Throws a
- * FileError, which names the place, for other dtypes.
+ * Converts the bytes of a tensor to float32. Widening is exact; F64 and integers are rounded if float32 cannot
+ * represent them. Throws a FileError that contains `where` for other dtypes.
  */
 export function toNumbers(where: string, dtype: string, bytes: Uint8Array<ArrayBuffer>): Float32Array {
   const { buffer, byteOffset, byteLength } = bytes;
@@ -80,7 +80,7 @@ function fromFloat16(half: number): number {
   return exponent === 0 ? sign * fraction * 2 ** -24 : sign * (1024 + fraction) * 2 ** (exponent - 25);
 }
 
-/** Values as bytes, rounded to nearest even where the dtype cannot hold them. */
+/** Converts values to bytes. Values that the dtype cannot represent are rounded to nearest even. */
 export function toBytes(dtype: DType, values: Float32Array): Uint8Array {
   if (dtype === "float32") return new Uint8Array(values.buffer, values.byteOffset, values.byteLength);
   const halves = new Uint16Array(values.length);
@@ -101,7 +101,8 @@ function toFloat16(value: number): number {
   if (Number.isNaN(value)) return sign | 0x7e00;
   const magnitude = Math.abs(value);
   if (magnitude >= 65_520) return sign | 0x7c00;
-  // 11 significant bits down to 2⁻¹⁴, a spacing of 2⁻²⁴ below; a carry runs into the exponent, as it should.
+  // 11 significant bits down to 2⁻¹⁴, a spacing of 2⁻²⁴ below. A carry from rounding increments the exponent, which is
+  // correct.
   const exponent = Math.max(-14, Math.floor(Math.log2(magnitude)));
   return sign | (((exponent + 15) << 10) - 1024 + roundHalfEven(magnitude / 2 ** (exponent - 10)));
 }
@@ -112,24 +113,27 @@ function roundHalfEven(value: number): number {
   return floor % 2 === 0 ? floor : floor + 1;
 }
 
-/** A tensor of a file: its bytes, and its values if requested. */
+/** A tensor of a file: its bytes, and its values, which are converted on first access. */
 export interface FileTensor extends HostTensor {
-  /** The format's own name: "F32", "BF16", "I64", …; `dtype` is "float32" for those that devices lack. */
+  /**
+   * The format's name of the dtype: "F32", "BF16", "I64", …. For dtypes that devices do not support, `dtype` is
+   * "float32".
+   */
   readonly format: string;
   readonly bytes: Uint8Array<ArrayBuffer>;
 }
 
-/** What a safetensors file holds. */
+/** Contents of a safetensors file. */
 export interface SafetensorsFile {
   readonly tensors: ReadonlyMap<string, FileTensor>;
   readonly metadata: ReadonlyMap<string, string>;
 }
 
 /**
- * Reads a safetensors file, of any program, and checks all of it: a header that is cut short, that overlaps itself, has
- * holes, or whose shapes and bytes disagree is rejected.
+ * Reads a safetensors file written by any program, and validates it: truncated headers, tensors that overlap or leave
+ * gaps, and shapes that do not match their bytes are rejected.
  *
- * @throws FileError that reports what is wrong; the system's error if the file cannot be opened.
+ * @throws FileError that describes the fault; the system's error if the file cannot be opened.
  */
 export async function readSafetensors(path: string): Promise<SafetensorsFile> {
   checkPath("readSafetensors", path);
@@ -147,7 +151,10 @@ export async function readSafetensors(path: string): Promise<SafetensorsFile> {
   }
 }
 
-/** A file's metadata and size; its header is checked against the size, its tensors are not read. Throws as `readSafetensors`. */
+/**
+ * Reads the metadata and the size of a file. Its header is validated against the size; tensors are not read. Throws the
+ * same errors as `readSafetensors`.
+ */
 export async function readSafetensorsMetadata(
   path: string,
 ): Promise<{ readonly metadata: ReadonlyMap<string, string>; readonly bytes: number }> {
@@ -160,7 +167,7 @@ export async function readSafetensorsMetadata(
   }
 }
 
-/** A file's header, where its tensors start, and its size. */
+/** Reads the header of a file. Also returns the offset of the tensor data (`start`) and the file size (`bytes`). */
 export async function readHeader(
   path: string,
   file: ReadableFile,
@@ -199,12 +206,12 @@ function decodeUtf8(path: string, bytes: Uint8Array): string {
   }
 }
 
-/** Bytes [begin, end) in memory of their own: aligned for any element, and no more than one tensor at a time. */
+/** Reads bytes [start, end) into a new buffer, which is aligned for any element type and no larger than one tensor. */
 async function readBytes(source: NamedFile, start: number, end: number): Promise<Uint8Array<ArrayBuffer>> {
   return readInto(new Uint8Array(end - start), source, start);
 }
 
-/** Fills `bytes` with those of the file from `begin` on. */
+/** Fills `bytes` from the file, starting at byte `begin`. */
 export async function readInto(
   bytes: Uint8Array<ArrayBuffer>,
   { path, file }: NamedFile,

@@ -3,31 +3,32 @@ import { checkArgument, expectValue, numel, option, type Shape } from "@mosaic/c
 import { checkPath, elementBytes, type Header, type TensorEntry } from "./format.ts";
 import { type ReadableFile, readHeader, readInto, toNumbers } from "./read.ts";
 
-/** A tensor of a file, before it is read. */
+/** Description of a tensor in a file. */
 export interface TensorInfo {
   /** The format's own name of the dtype: "F32", "BF16", "I64", …. */
   readonly format: string;
   readonly shape: Shape;
 }
 
-/** A safetensors file that is open: its header was read and checked, its tensors are read a range at a time. */
+/** An open safetensors file. Its header has been read and validated; its tensors are read a range at a time. */
 export interface SafetensorsReader extends AsyncDisposable {
   readonly path: string;
   readonly tensors: ReadonlyMap<string, TensorInfo>;
   readonly metadata: ReadonlyMap<string, string>;
   /**
-   * Elements `from` to `to` of a tensor, row-major, as float32: reads their bytes, and no others. The memory is the reader's, and the
-   * next call writes to it: one call at a time.
+   * Reads elements [from, to) of a tensor, row-major, as float32. Reads no other bytes. The returned memory belongs to
+   * the reader and may be overwritten by the next call, so calls must not overlap.
    *
-   * @throws OptionError for a name or a range that the file has not; FileError for a dtype that float32 cannot hold.
+   * @throws OptionError for a name or a range that is not in the file; FileError for a dtype that cannot be converted
+   * to float32.
    */
   readRange(name: string, from: number, to: number): Promise<Float32Array>;
   close(): Promise<void>;
 }
 
 /**
- * Opens a safetensors file to read parts of it: memory is that of the largest range that is read, not of the file. The header is
- * checked as in `readSafetensors`.
+ * Opens a safetensors file to read parts of it. Memory use is that of the largest range read, not that of the file. The
+ * header is validated as in `readSafetensors`.
  *
  * @example
  * ```ts
@@ -42,7 +43,7 @@ export interface SafetensorsReader extends AsyncDisposable {
  * file.tensors.get("weight"); // => { format: "BF16", shape: [3, 2] }
  * Array.from(await file.readRange("weight", 2, 4)); // => [3, 4]
  * ```
- * @throws FileError that reports what is wrong; the system's error if the file cannot be opened.
+ * @throws FileError that describes the fault; the system's error if the file cannot be opened.
  */
 export async function openSafetensors(path: string): Promise<SafetensorsReader> {
   checkPath("openSafetensors", path);

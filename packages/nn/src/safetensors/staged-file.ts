@@ -1,5 +1,6 @@
-// A file is written under a temporary name beside its own, and renamed. The name has the host and the process that writes, so that
-// what a killed process left is distinguished from what another still writes.
+// A file is written under a temporary name in the same directory, and then renamed. The temporary name contains the
+// host and the process that writes, so that files left by killed processes can be distinguished from files still being
+// written.
 import { randomUUID } from "node:crypto";
 import { type FileHandle, open, readdir, rename, rm } from "node:fs/promises";
 import { hostname } from "node:os";
@@ -10,19 +11,19 @@ const ownTemporaryPaths = new Set<string>();
 
 const temporaryPrefix = (path: string): string => `.${basename(path)}.${hostname().replaceAll(/[^\w-]/g, "_")}.`;
 
-/** A file that is whole and on the disk, under a temporary name. Either call ends it. */
+/** A complete file on disk, under a temporary name. Finished by either `publish` or `discard`. */
 export interface StagedFile {
   /** The temporary path. */
   readonly path: string;
-  /** Renames it to its own name, where it replaces what was there; resolves when that is on the disk. */
+  /** Renames the file to its final name, replacing an existing file. Resolves when the rename is on disk. */
   publish(): Promise<void>;
-  /** Removes it. */
+  /** Removes the file. */
   discard(): Promise<void>;
 }
 
 /**
- * Writes a file under a temporary name and flushes it to the disk; `write` is called with what appends bytes. What processes of this
- * host that were killed left of the same file is removed.
+ * Writes a file under a temporary name and flushes it to disk. `write` receives a function that appends bytes.
+ * Temporary files of the same file that killed processes of this host left are removed.
  */
 export async function stageFile(
   path: string,
@@ -69,9 +70,9 @@ async function removeStaleTemporaryFiles(path: string): Promise<void> {
   }
 }
 
-/** Whether a process may still be writing that file. */
+/** Returns whether a process may still be writing the file. */
 function isBeingWritten(pid: number, path: string): boolean {
-  // A container's first process has the same number each time.
+  // The first process of a container has the same ID after every restart.
   if (pid === process.pid) return ownTemporaryPaths.has(path);
   try {
     return process.kill(pid, 0);
@@ -92,7 +93,7 @@ async function append(file: FileHandle, bytes: Uint8Array): Promise<void> {
   }
 }
 
-/** A rename is on the disk once its directory is. */
+/** Flushes a directory to disk, and with it the renames in it. */
 async function syncDirectory(path: string): Promise<void> {
   const directory = await open(path, "r");
   try {

@@ -15,7 +15,7 @@ import { toBytes } from "./read.ts";
 import { checkPath, dtypeNames } from "./format.ts";
 import { type StagedFile, stageFile } from "./staged-file.ts";
 
-/** Tensors of a device or of the host, by name. */
+/** Tensors on a device or on the host, by name. */
 export type TensorMap = ReadonlyMap<string, Tensor | HostTensor>;
 
 interface TensorData {
@@ -27,10 +27,10 @@ interface TensorData {
 }
 
 /**
- * Writes a safetensors file, which `safetensors` of Python reads, too. Values are those at the call, even if training
- * goes on before the promise resolves. The file appears whole or not at all: it is written beside its place, flushed to
- * the disk, and renamed; a file of that name that was there is replaced only then. What processes of this host that were
- * killed left of the same file is removed.
+ * Writes a safetensors file, which Python's `safetensors` can also read. Writes the values at the time of the call,
+ * even if training continues before the promise resolves. The write is atomic: the file is written under a temporary
+ * name in the same directory, flushed to disk, and renamed. Only then is an existing file of that name replaced.
+ * Temporary files of the same file that killed processes of this host left are removed.
  *
  * @example
  * ```ts
@@ -49,7 +49,8 @@ interface TensorData {
  * metadata.get("note"); // => "a layer"
  * layer.loadStateDict(tensors);
  * ```
- * @throws OptionError for metadata that is not text, which no reader takes; the system's error if the file cannot be written.
+ * @throws OptionError for metadata that are not strings, which readers reject; the system's error if the file cannot be
+ * written.
  */
 export async function writeSafetensors(
   path: string,
@@ -60,7 +61,10 @@ export async function writeSafetensors(
   await stagedFile.publish();
 }
 
-/** The first half of `writeSafetensors`: whole on the disk under a temporary name. `onWrite` is called with all bytes, in order. */
+/**
+ * The first half of `writeSafetensors`: writes the complete file to disk under a temporary name. `onWrite` is called
+ * with all bytes, in order.
+ */
 export async function stageSafetensors(
   path: string,
   tensors: TensorMap,
@@ -71,7 +75,7 @@ export async function stageSafetensors(
   checkMetadata(metadata);
   const tensorData = collectTensors(tensors);
   const header = encodeHeader(tensorData, metadata);
-  // Waits for every value even if one fails, or the others' failures would be unhandled rejections.
+  // Waits for every value even if one fails. Otherwise the failures of others would be unhandled rejections.
   const valueOutcomes = await Promise.allSettled(tensorData.map(({ values }) => values));
   for (const outcome of valueOutcomes) if (outcome.status === "rejected") throw outcome.reason;
   return stageFile(path, async (append) => {
@@ -147,7 +151,10 @@ function collectTensors(tensors: TensorMap): TensorData[] {
   return tensorData.sort((a, b) => dtypeBytes[b.dtype] - dtypeBytes[a.dtype] || (a.name < b.name ? -1 : 1));
 }
 
-/** The length and the JSON, padded with spaces so that the tensors begin at a multiple of eight bytes. */
+/**
+ * Encodes the header: its length and the JSON, padded with spaces so that the tensors begin at a multiple of eight
+ * bytes.
+ */
 function encodeHeader(tensorData: readonly TensorData[], metadata: Readonly<Record<string, string>>): Uint8Array {
   let dataStart = 0;
   const entries = tensorData.map(({ name, dtype, shape, bytes }) => {

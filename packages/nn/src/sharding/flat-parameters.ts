@@ -14,29 +14,29 @@ import { PostedReduction, selectReduceOp } from "./posted-reduction.ts";
 
 // Parameters of one unit, of one dtype, in one buffer [ranks · S]: rank r of the data axis holds elements [r · S, (r + 1) · S).
 
-/** Parameters begin at multiples of so many elements, as kernels prefer. */
+/** Parameters start at multiples of this number of elements, for the kernels. */
 const ALIGNMENT = 32;
 
-/** Of ZeRO (Rajbhandari et al. 2020): what is sharded, beside what the stages before shard. */
+/** The stage of ZeRO (Rajbhandari et al. 2020): 1 shards optimizer states, 2 also gradients, 3 also parameters. */
 export type ZeroStage = 1 | 2 | 3;
 
-/** A part of a parameter: what this rank holds of it and moves. */
+/** This rank's shard of a parameter: the elements that it stores and updates. */
 export interface ParameterShard {
   readonly name: string;
   readonly parameter: Tensor;
   readonly unit: FlatParameters;
-  /** Elements of the flat parameter that each rank holds, by rank. */
+  /** Number of elements of the flattened parameter that each rank holds, by rank. */
   readonly counts: readonly number[];
-  /** The first element of this rank's. */
+  /** Index of this rank's first element in the flattened parameter. */
   readonly start: number;
   /** This rank's elements [length], a view of the unit's shard; its `grad` is a view of the unit's gradient. */
   readonly tensor: Tensor;
 }
 
-/** What a buffer of parameters is for. */
+/** Options of a buffer of parameters. */
 export interface FlatParametersOptions {
   readonly stage: ZeroStage;
-  /** The mesh axis along which it is cut. */
+  /** The mesh axis along which the buffer is sharded. */
   readonly axis: string;
   readonly dtype: DType;
   readonly isTrainable: boolean;
@@ -44,12 +44,12 @@ export interface FlatParametersOptions {
 
 const shards = new WeakMap<Tensor, ParameterShard>();
 
-/** What this rank holds of a parameter that is sharded; undefined for any other. */
+/** Returns this rank's shard of a parameter; undefined if the parameter is not sharded. */
 export function getShard(parameter: Tensor): ParameterShard | undefined {
   return shards.get(parameter);
 }
 
-/** The buffers of the sharded among some parameters, each once. */
+/** Returns the buffers of the given parameters that are sharded, without duplicates. */
 export function listUnits(parameters: readonly Tensor[]): readonly FlatParameters[] {
   return [...new Set(parameters.flatMap((parameter) => getShard(parameter)?.unit ?? []))];
 }
@@ -63,18 +63,23 @@ export class FlatParameters implements GradientReducer, Disposable {
   onReduceEnd: () => void = () => {};
   readonly #ctx: Context;
   readonly #axis: string;
-  /** All parameters [ranks · S]. Of stage 3 its memory is there only while they are used. */
+  /** All parameters [ranks · S]. In stage 3 it has memory only while they are used. */
   readonly #flatTensor: Tensor;
-  /** This rank's part [S]: its own memory in stage 3, else a view of the whole. */
+  /** This rank's part [S]: separate memory in stage 3, otherwise a view of `#flatTensor`. */
   readonly #shard: Tensor;
-  /** Of this rank's part [S] float32: reduced along the axis, and, unless `#needsReduce`, along all others. */
+  /**
+   * The gradient of this rank's part [S] float32: reduced along the axis and, unless `#needsReduce`, along all other
+   * axes.
+   */
   #gradient: Tensor | null = null;
   #needsReduce = false;
   #gatherWork: Work | undefined;
   #reduction: PostedReduction | undefined;
-  /** Of stage 1: posted in a backward, of gradients that are still there. */
+  /** In stage 1, the reduction that was posted in a backward. The parameters still have the gradients. */
   #earlyReduction: PostedReduction | undefined;
-  /** Backwards since `reduceGradients`, and how many there were between the two calls of it before. */
+  /**
+   * Number of backwards since `reduceGradients`, and the number between its two previous calls (`#expectedBackwards`).
+   */
   #numBackwards = 0;
   #expectedBackwards = 1;
 
@@ -124,12 +129,12 @@ export class FlatParameters implements GradientReducer, Disposable {
     tensor.requiresGrad = shardOptions.isTrainable;
     const shard = { name, parameter, unit: this, counts, start, tensor };
     shards.set(parameter, shard);
-    // A stage shards gradients of parameters that are trained; those of a rank alone have no record yet.
+    // This unit reduces the gradients of the parameter. No backward has added a local gradient yet.
     parameter.replication = { ranks: this.#ctx.size, hasLocalGrad: false, reducer: this };
     return shard;
   }
 
-  /** Whether the parameters have memory, or will have with the work that is posted. */
+  /** Whether the parameters have memory. Their values may still be in transfer, if the all-gather was only posted. */
   get isGathered(): boolean {
     return !this.#flatTensor.storage.isReleased;
   }
@@ -139,20 +144,20 @@ export class FlatParameters implements GradientReducer, Disposable {
     if (this.isGathered) return;
     using memory = this.#ctx.device.empty(this.#flatTensor.shape, this.#flatTensor.dtype);
     this.#flatTensor.storage.adoptMemory(memory.storage);
-    // The values are those that the forward has saved: only a step changes them.
+    // The version is preserved, because the gathered values are those that the forward saved: only a step changes them.
     this.#gatherWork = preserveVersion([this.#flatTensor], () =>
       this.group.allGather(this.#flatTensor, this.#shard, { label: "fullyShard" }),
     );
   }
 
-  /** The parameters have their values for work that is enqueued from now on. */
+  /** Gathers the parameters. Work that is enqueued after the call uses their values. */
   gather(): void {
     this.startGather();
     this.#gatherWork?.wait();
     this.#gatherWork = undefined;
   }
 
-  /** Gives the memory of gathered parameters back. */
+  /** Releases the memory of gathered parameters. */
   release(): void {
     if (this.stage < 3 || !this.isGathered) return;
     this.#gatherWork?.wait();
@@ -160,7 +165,7 @@ export class FlatParameters implements GradientReducer, Disposable {
     this.#flatTensor.storage.releaseMemory();
   }
 
-  /** What was written to gathered parameters becomes this rank's shard. */
+  /** Copies this rank's part of gathered parameters to its shard, after they were written. */
   writeBack(): void {
     if (this.stage < 3 || !this.isGathered) return;
     const { rank } = this.group;
@@ -169,9 +174,9 @@ export class FlatParameters implements GradientReducer, Disposable {
   }
 
   /**
-   * A backward of the unit is done. Stages 2 and 3 reduce its gradients, and give their memory back. In stage 1 gradients stay whole
-   * and add up until `reduceGradients`, which is to find them reduced: that is posted in the last backward before it, taken to be
-   * of the same number as in the step before. Where it is not, or gradients change after it, they are reduced there.
+   * A backward of the unit is complete. Stages 2 and 3 start the reduce-scatter and release the gradients. In stage 1
+   * gradients stay whole and accumulate until `reduceGradients`; their reduction is posted early, after as many
+   * backwards as the previous step had. If more follow, or gradients change, `reduceGradients` reduces again.
    */
   endBackward(): void {
     this.#numBackwards++;
@@ -184,13 +189,13 @@ export class FlatParameters implements GradientReducer, Disposable {
     }
   }
 
-  /** Orders compute after what `endBackward` posted, and gives its bucket back. */
+  /** Orders compute after the reduction that `endBackward` posted, and releases its bucket. */
   finishBackward(): void {
     if (this.stage > 1) this.finishReduce();
     else this.#earlyReduction?.wait();
   }
 
-  /** Posts the reduce-scatter of the gradients that there are, and gives their memory back. */
+  /** Posts the reduce-scatter of the existing gradients, and releases their memory. */
   startReduce(): void {
     const earlyReduction = this.#takeEarlyReduction();
     if (!this.#hasGrad) return;
@@ -211,7 +216,7 @@ export class FlatParameters implements GradientReducer, Disposable {
     return new PostedReduction(this.#ctx, { axis: this.#axis, elementsPerRank: this.#shard.size, parameters });
   }
 
-  /** What stage 1 posted in the backward, if it is of the gradients that there are. */
+  /** Returns the reduction that stage 1 posted in a backward, if the gradients have not changed since. */
   #takeEarlyReduction(): PostedReduction | undefined {
     const earlyReduction = this.#earlyReduction;
     this.#earlyReduction = undefined;
@@ -220,7 +225,9 @@ export class FlatParameters implements GradientReducer, Disposable {
     return undefined;
   }
 
-  /** Orders compute after the reduce-scatter that was posted, if any, and gives its bucket back. */
+  /**
+   * Orders compute after the posted reduce-scatter, if any, adds its result to `#gradient`, and releases its bucket.
+   */
   finishReduce(): void {
     if (!this.#reduction) return;
     const { out } = this.#reduction;
@@ -235,12 +242,14 @@ export class FlatParameters implements GradientReducer, Disposable {
     this.#gradient = out;
   }
 
-  /** Whether a backward has added what `reduceGradients` has not reduced. */
+  /** Whether a backward has added gradients that `reduceGradients` has not reduced yet. */
   get hasLocalGrad(): boolean {
     return this.#needsReduce || this.#reduction !== undefined || this.#hasGrad;
   }
 
-  /** Reduces along all axes what is left to reduce; shards without gradient get zeros. The parameters' memory is given back. */
+  /**
+   * Completes the reduction along all axes. Shards without a gradient receive zeros. Releases the parameters' memory.
+   */
   reduceGradients(): void {
     this.startReduce();
     this.finishReduce();
@@ -265,7 +274,7 @@ export class FlatParameters implements GradientReducer, Disposable {
     this.onReduceEnd();
   }
 
-  /** Disposes this rank's gradients, and what the parameters have. */
+  /** Disposes the gradients of this rank's shards and of the parameters. */
   zeroGrad(): void {
     this.finishReduce();
     this.#earlyReduction?.[Symbol.dispose]();
@@ -282,14 +291,17 @@ export class FlatParameters implements GradientReducer, Disposable {
     this.#needsReduce = false;
   }
 
-  /** After the shards have moved: posts the all-gather of whole parameters, or gives them back until they are used. */
+  /**
+   * Called after the shards were updated: posts the all-gather of whole parameters or, in stage 3, releases them until
+   * use.
+   */
   publish(): void {
     this.#flatTensor.storage.recordMutation("step");
     if (this.stage === 3) this.release();
     else this.#gatherWork = this.group.allGather(this.#flatTensor, this.#shard, { label: "fullyShard" });
   }
 
-  /** Whole parameters have their values for work that is enqueued from now on. */
+  /** Orders work that is enqueued after the call after the all-gather of `publish`. */
   finishPublish(): void {
     this.#gatherWork?.wait();
     this.#gatherWork = undefined;
@@ -304,7 +316,10 @@ export class FlatParameters implements GradientReducer, Disposable {
   }
 }
 
-/** A whole parameter's values from each rank's part of them, such as moments of an optimizer. Collective along the data axis. */
+/**
+ * Gathers a tensor with the shape of a parameter from each rank's part of it, such as a moment of an optimizer.
+ * Collective along the data axis.
+ */
 export function gatherShard({ unit, counts, parameter }: ParameterShard, shardTensor: Tensor): Tensor {
   const { device } = shardTensor;
   return scope(() => {

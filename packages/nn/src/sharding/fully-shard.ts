@@ -19,20 +19,24 @@ import { FlatParameters, getShard, listUnits, type ZeroStage } from "./flat-para
 
 export const fullyShardOptions = defineOptions("fullyShard", {
   /**
-   * What is sharded: 1, optimizer states (PyTorch's ZeroRedundancyOptimizer); 2, gradients too (SHARD_GRAD_OP of FSDP); 3, parameters
-   * too (FULL_SHARD). Default 3.
+   * What is sharded. 1: optimizer states (PyTorch's ZeroRedundancyOptimizer); 2: also gradients (SHARD_GRAD_OP of
+   * FSDP); 3: also parameters (FULL_SHARD). Default 3.
    */
   stage: option.oneOf([1, 2, 3], { default: 3 }),
-  /** The mesh axis along which they are cut; all axes hold parameters alike. Default "dp". */
+  /**
+   * The mesh axis along which they are sharded. Any axis can be used, because parameters are equal along all axes.
+   * Default "dp".
+   */
   axis: option.string({ default: "dp" }),
   /**
-   * Modules whose parameters are gathered, and whose gradients are reduced, together: FSDP's units. The others are one more, which is
-   * gathered from the first forward of the model to `reduceGradients`. Default: the elements of every ModuleList that is in no other, and of
+   * Modules whose parameters are gathered together and whose gradients are reduced together, FSDP's units. The
+   * remaining parameters form one more unit, which stays gathered from the first forward of the model to
+   * `reduceGradients`. Default: the elements of every ModuleList that is not nested other, and of
    * those elements that have no forward, such as ModuleLists, the units within.
    */
   units: option.array(option.custom("a Module with a forward", isModuleWithForward), { optional: true }),
 });
-/** How a model is sharded. */
+/** Options of `fullyShard`. */
 export type FullyShardOptions = OptionsOf<typeof fullyShardOptions>;
 
 /** A unit's parameters are gathered when its forward is called. */
@@ -42,18 +46,22 @@ function isModuleWithForward(value: unknown): value is Module {
 }
 
 /**
- * Shards the training of a model over an axis of the mesh, in place: ZeRO (Rajbhandari et al. 2020), PyTorch's `fully_shard`. Call it
- * before the optimizer is made, which then holds and moves this rank's part alone. The training loop stays as it is: forward, backward,
- * `reduceGradients`, `clipGradNorm`, `step`, `zeroGrad`; losses are those of a model that is not sharded. Returns the model.
+ * Shards the training of a model over an axis of the mesh, in place: ZeRO (Rajbhandari et al. 2020), PyTorch's
+ * `fully_shard`. Call it before creating the optimizer, which then stores and updates only this rank's part. The
+ * training loop does not change: forward, backward, `reduceGradients`, `clipGradNorm`, `step`, `zeroGrad`. Losses equal
+ * those of an unsharded model. Returns the model.
  *
- * Of Ψ parameters in float32 on n ranks, a rank keeps 4Ψ bytes of parameters, 4Ψ of gradients and 8Ψ of AdamW's states without it; what a
- * stage shards is a n-th, of each unit rounded up to 32 elements. In stage 3 a unit's parameters are gathered before its forward and its
- * backward, while the unit before computes, and given back after either. A unit's gradients are reduced as soon as its backward is done, while the
- * next one runs: in every backward of stages 2 and 3; in stage 1, where they add up whole, in the last one of a step, which is taken to have as many
- * as the one before. After `reduceGradients` the parameters' `grad` is null. Communicates nothing by itself.
+ * Without sharding, a rank stores 4Ψ bytes of parameters, 4Ψ of gradients and 8Ψ of AdamW's states for Ψ float32
+ * parameters. On n ranks, a stage divides what it shards by n, with the parts of each unit rounded up to 32 elements.
+ * In stage 3, the parameters of a unit are gathered before its forward and before its backward, while the previous unit
+ * computes, and released after each. The gradients of a unit are reduced as soon as its backward is complete, while the
+ * next one runs: in stages 2 and 3, in every backward; in stage 1, where whole gradients accumulate, in the last
+ * backward of a step, which is assumed to have as many as the previous step. After `reduceGradients`, the parameters'
+ * `grad` is null. This call does not communicate.
  *
- * Parameters of stage 3 have no memory between their uses: a use outside of their unit's forward is a DisposedError. `summonFullParameters`
- * gathers them; `saveCheckpoint` does by itself, and what it writes loads on any mesh, with any stage or none.
+ * In stage 3, parameters have no memory between their uses, and a use outside of their unit's forward is a
+ * DisposedError. `summonFullParameters` gathers them. `saveCheckpoint` gathers them itself, and its file can be loaded
+ * on any mesh, with any stage or without sharding.
  *
  * @example
  * ```ts
@@ -71,7 +79,8 @@ function isModuleWithForward(value: unknown): value is Module {
  * optimizer.zeroGrad();
  * optimizer.steps; // => 1
  * ```
- * @throws OptionError for an axis that the mesh lacks, for a unit that is no part of the model, and for a model that is sharded already.
+ * @throws OptionError for an axis that is not in the mesh, for a unit that is not part of the model, and for a model
+ * that is already sharded.
  */
 export function fullyShard<M extends Module>(ctx: Context, model: M, options?: FullyShardOptions): M {
   checkContext("fullyShard", ctx);
@@ -99,13 +108,13 @@ export function fullyShard<M extends Module>(ctx: Context, model: M, options?: F
   return model;
 }
 
-/** Parameters by name, of a module. */
+/** A module, and its parameters with their names. */
 interface UnitParameters {
   readonly module: Module;
   readonly parameters: readonly [string, Tensor][];
 }
 
-/** Elements of lists of modules, as transformers hold their blocks. */
+/** Returns the elements of the outermost ModuleLists, in which transformers hold their blocks. */
 function defaultUnits(module: Module): readonly Module[] {
   if (!(module instanceof ModuleList)) return module.children().flatMap(([, child]) => defaultUnits(child));
   return [...module].flatMap((each) => {
@@ -114,7 +123,7 @@ function defaultUnits(module: Module): readonly Module[] {
   });
 }
 
-/** Every parameter in the first unit that has it; the model itself comes last, with what is left. */
+/** Assigns every parameter to a unit. The model itself is the last unit and has the remaining parameters. */
 function groupByUnit(model: Module, units: readonly Module[]): readonly UnitParameters[] {
   const remainingNames = new Map(model.namedParameters().map(([name, parameter]) => [parameter, name]));
   const unitCounts = new Map<Tensor, number>();
@@ -131,7 +140,7 @@ function groupByUnit(model: Module, units: readonly Module[]): readonly UnitPara
         received: `a ${module.constructor.name} with parameters outside the model or in another unit`,
       });
     }
-    // What several units share belongs to the model, which holds it throughout.
+    // Parameters that several units share belong to the model, which keeps them gathered.
     const unitParameters = module
       .parameters()
       .filter((each) => remainingNames.has(each) && (module === model || unitCounts.get(each) === 1));
@@ -141,7 +150,7 @@ function groupByUnit(model: Module, units: readonly Module[]): readonly UnitPara
   });
 }
 
-/** One buffer for each dtype, and those that are trained apart from those that are frozen. */
+/** Creates one buffer for each dtype, with separate buffers for trainable and frozen parameters. */
 function flatten(
   ctx: Context,
   parameters: readonly [string, Tensor][],
@@ -163,7 +172,10 @@ interface FlatUnit {
   readonly parts: readonly FlatParameters[];
 }
 
-/** What a unit's backward ends with: its gradients travel while the next unit computes, and those of the one before have arrived. */
+/**
+ * Creates the function that ends the backward of a unit: it waits for the reduction of the previous unit, and posts
+ * that of this unit, which overlaps with the compute of the next one.
+ */
 function createUnitReducer(): (unit: FlatUnit) => void {
   let previousUnit: FlatUnit | undefined;
   return (unit) => {
@@ -173,7 +185,7 @@ function createUnitReducer(): (unit: FlatUnit) => void {
   };
 }
 
-/** Stage 1: parameters and gradients are whole, and only the reduction begins in the backward. */
+/** Adds the hooks of stage 1: parameters and gradients are whole, and only the reduction starts in the backward. */
 function addReduceHooks(units: readonly FlatUnit[]): void {
   const reduce = createUnitReducer();
   for (const unit of units) {
@@ -183,7 +195,7 @@ function addReduceHooks(units: readonly FlatUnit[]): void {
   }
 }
 
-/** Stages 2 and 3. */
+/** Adds the hooks of stages 2 and 3. */
 function addGatherHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
   const units = flatUnits.slice(0, -1);
   const root = flatUnits.at(-1)!;
@@ -191,7 +203,8 @@ function addGatherHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
     for (const flatParameters of root.parts) flatParameters.gather();
     return args;
   });
-  // Frozen parameters have no gradients to wait for: they go when those of the others are reduced.
+  // Frozen parameters of the root have no gradients to reduce. They are released when the gradients of any unit are
+  // reduced.
   for (const flatParameters of flatUnits.flatMap(({ parts }) => parts)) {
     flatParameters.onReduceEnd = () => {
       for (const rootParameters of root.parts) rootParameters.release();
@@ -204,7 +217,7 @@ function addGatherHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
       for (const flatParameters of nextUnit?.parts ?? []) flatParameters.startGather();
     };
     unit.module.registerForwardPreHook((args) => {
-      // A checkpoint runs units again in falling order.
+      // Activation checkpointing runs units again in descending order.
       gatherUnit(isBackwardRunning() ? units[i - 1] : units[i + 1]);
       return mapTensors(args, (x) => attachBackwardHook(x, () => reduce(unit))) as readonly unknown[];
     });
@@ -228,7 +241,10 @@ function asyncUnitError(module: Module): MosaicError {
   });
 }
 
-/** The same tensor, on the tape: `onBackward` runs when its gradient is complete. Nodes run in falling order of creation. */
+/**
+ * Returns a view of x that is recorded on the tape. `onBackward` runs when the gradient of x is complete. Nodes run in
+ * descending order of creation.
+ */
 function attachBackwardHook(x: Tensor, onBackward: () => void): Tensor {
   if (x.gradientEdge() === null) return x;
   return x.view({}).record([x], {
@@ -241,7 +257,7 @@ function attachBackwardHook(x: Tensor, onBackward: () => void): Tensor {
   });
 }
 
-/** A value with its tensors replaced, in arrays, maps, sets and plain objects; what holds none stays the same object. */
+/** Replaces the tensors of a value, including those in arrays, maps, sets and plain objects; what holds none stays the same object. */
 function mapTensors(value: unknown, replace: (x: Tensor) => Tensor): unknown {
   if (value instanceof Tensor) return replace(value);
   if (typeof value !== "object" || value === null) return value;
@@ -266,8 +282,9 @@ function isPlainObject(value: object): boolean {
 }
 
 /**
- * Runs `body` (synchronous) while all parameters of a sharded model have their values, FSDP's `summon_full_params`: to read them, or to
- * write them, which every rank must do alike. Returns what `body` returns. Collective in stage 3; needs the memory of the whole model.
+ * Runs `body` (synchronous) while all parameters of a sharded model are gathered, like FSDP's `summon_full_params`.
+ * `body` may read them, or write them if every rank writes the same values. Returns the result of `body`. Collective in
+ * stage 3; needs the memory of the whole model.
  *
  * @example
  * ```ts

@@ -1,26 +1,26 @@
 import { type Context, keep, type Tensor, type Work } from "@mosaic/core";
 import { copyInto } from "./flat-tensor.ts";
 
-/** A gradient as it was packed: gradients that are added later, or changed, make another one. */
+/** A gradient at the time when it was packed. It no longer matches if gradients are added later or changed. */
 interface PackedGradient {
   readonly parameter: Tensor;
   readonly grad: Tensor | null;
   readonly version: number;
 }
 
-/** What is reduced, and where to. */
+/** Options of a PostedReduction. */
 export interface ReductionOptions {
-  /** The mesh axis along which it is cut. */
+  /** The mesh axis along which gradients are reduced and scattered. */
   readonly axis: string;
-  /** Elements of this rank's part; the bucket has as many for each rank. */
+  /** Number of elements of this rank's part. The bucket has as many for each rank. */
   readonly elementsPerRank: number;
-  /** Views of one buffer: their gradients lie in the bucket as they do there. */
+  /** Views of one buffer. Their gradients have the same offsets in the bucket as the parameters in the buffer. */
   readonly parameters: readonly Tensor[];
 }
 
-/** The reduce-scatter of gradients of several parameters, posted when it is made: they are packed into one bucket. */
+/** A reduce-scatter of the gradients of several parameters, packed into one bucket. Posted by the constructor. */
 export class PostedReduction implements Disposable {
-  /** This rank's part of the sums, float32. */
+  /** This rank's part of the result, float32. */
   readonly out: Tensor;
   readonly #bucket: Tensor;
   readonly #work: Work;
@@ -47,7 +47,7 @@ export class PostedReduction implements Disposable {
     );
   }
 
-  /** Orders compute after the reduce-scatter, and gives its bucket back. */
+  /** Orders compute after the reduce-scatter, and releases its bucket. */
   wait(): void {
     if (this.#bucket.isDisposed) return;
     this.#work.wait();
@@ -64,7 +64,9 @@ function getVersion(grad: Tensor | null): number {
   return grad && !grad.isDisposed ? grad.storage.version : -1;
 }
 
-/** Gradients add over sequence axes, and are averaged over samples. */
+/**
+ * Returns the reduction along a mesh axis: gradients are summed over sequence axes and averaged over samples ("dp").
+ */
 export function selectReduceOp(axis: string): "mean" | "sum" {
   return axis === "dp" ? "mean" : "sum";
 }

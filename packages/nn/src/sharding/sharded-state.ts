@@ -1,4 +1,4 @@
-// States of training in which parameters are sharded: whole in files, so that they load on any mesh.
+// Training state with sharded parameters. Files contain whole tensors, so that they can be loaded on any mesh.
 import {
   type DType,
   dtypeBytes,
@@ -14,21 +14,21 @@ import {
 } from "@mosaic/core";
 import { type ParameterShard, getShard, listUnits } from "./flat-parameters.ts";
 
-/** A tensor of a state: whole, or this rank's elements of one that has the shape of a sharded parameter. */
+/** A tensor of a state: a whole tensor, or this rank's elements of a tensor with the shape of a sharded parameter. */
 export interface ShardedEntry {
   readonly name: string;
   readonly shard: ParameterShard | undefined;
   readonly tensor: Tensor;
 }
 
-/** A tensor whose values are on their way to the host. */
+/** A tensor whose values are being copied to the host. */
 export interface PendingHostTensor {
   readonly dtype: DType;
   readonly shape: Shape;
   readonly values: Promise<Float32Array>;
 }
 
-/** All values, once they are there. Waits for each, so that a failure of one leaves no unhandled rejection of another. */
+/** Waits for all values, even if one fails, so that no other failure is an unhandled rejection. */
 export async function awaitHostTensors(
   pendingTensors: ReadonlyMap<string, PendingHostTensor>,
 ): Promise<Map<string, HostTensor>> {
@@ -41,7 +41,10 @@ export async function awaitHostTensors(
   return new Map(entries);
 }
 
-/** A model's state dict with values on the host where `shouldReadValues`. Released parameters are gathered unit by unit: collective. */
+/**
+ * Returns a model's state dict, with values on the host if `shouldReadValues`. Collective if parameters are released:
+ * they are then gathered unit by unit.
+ */
 export function hostStateDict(model: Module, shouldReadValues: boolean): Map<string, PendingHostTensor> {
   const state = model.stateDict();
   const host = new Map<string, PendingHostTensor>();
@@ -58,7 +61,9 @@ export function hostStateDict(model: Module, shouldReadValues: boolean): Map<str
   return new Map([...state.keys()].map((name) => [name, host.get(name)!]));
 }
 
-/** As `Module.loadStateDict`; each rank writes its part of what is sharded, without communication. */
+/**
+ * Loads a state like `Module.loadStateDict`. Each rank writes its part of sharded parameters, without communication.
+ */
 export function loadModelState(
   model: Module,
   tensors: ReadonlyMap<string, HostTensor>,
@@ -78,7 +83,7 @@ export function loadModelState(
   }
 }
 
-/** As `loadState` of core, where each rank writes its part of what is sharded. */
+/** Loads a state like `loadState` of core. Each rank writes its part of sharded tensors. */
 export function loadShardedState(
   where: string,
   entries: readonly ShardedEntry[],
@@ -98,7 +103,7 @@ export function loadShardedState(
   }
 }
 
-/** A tensor of the parameter's shape without memory, as PyTorch's of the meta device: what shapes are compared with. */
+/** Creates a tensor of the parameter's shape without memory, as on PyTorch's meta device, to compare shapes with. */
 function createMetaTensor({ parameter }: ParameterShard, { dtype, device }: Tensor): Tensor {
   const { shape, strides } = parameter;
   return new Tensor({

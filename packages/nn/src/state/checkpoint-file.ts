@@ -1,21 +1,24 @@
-// What a checkpoint's file has beside tensors: metadata as JSON under "mosaic".
+// Metadata of a checkpoint file: JSON under the key "mosaic".
 import { formatValue, OptionError } from "@mosaic/core";
 import type { OptimizerState } from "../optimizers/optimizer.ts";
 import { FileError } from "../safetensors/format.ts";
 import { readSafetensorsMetadata } from "../safetensors/read.ts";
 
-/** Numbers survive JSON to the last bit. */
+/** Metadata of a checkpoint. JSON preserves numbers bit for bit. */
 export interface StateMetadata {
   readonly version: 1;
   readonly seed: number;
   readonly randomStream: number;
   readonly optimizer: Pick<OptimizerState, "kind" | "numbers"> | null;
   readonly data: unknown;
-  /** Of copies on several hosts: the same for all checkpoints of a training, also after it was resumed. */
+  /**
+   * For copies on several hosts: the ID of the training run, the same for all its checkpoints, also after it was
+   * resumed.
+   */
   readonly trainingId?: string;
 }
 
-/** The metadata of a checkpoint. Throws a FileError for a file that is none. */
+/** Parses the metadata of a checkpoint. Throws a FileError if the file is not a checkpoint. */
 export function parseStateMetadata(path: string, metadata: ReadonlyMap<string, string>): StateMetadata {
   const stateMetadata = tryParseJson(metadata.get("mosaic"));
   if (stateMetadata?.version === 1) return stateMetadata as StateMetadata;
@@ -37,18 +40,21 @@ function tryParseJson(text: string | undefined): Partial<StateMetadata> | undefi
   }
 }
 
-/** Steps that the optimizer had taken; 0 without one. */
+/** Returns the number of steps of the optimizer; 0 without an optimizer. */
 export function getStepCount({ optimizer }: StateMetadata): number {
   return optimizer?.numbers.steps ?? 0;
 }
 
-/** What lies under the path of a checkpoint. */
+/** State of the file at the path of a checkpoint. */
 export type CheckpointFile =
   | { readonly kind: "complete"; readonly steps: number; readonly trainingId: string | null; readonly bytes: number }
   | { readonly kind: "damaged"; readonly reason: string }
   | { readonly kind: "absent" };
 
-/** Reads the header alone. Throws the system's error for a file that cannot be read. */
+/**
+ * Inspects the file at the path of a checkpoint. Reads only the header. Throws the system's error for a file that
+ * cannot be read.
+ */
 export async function inspectCheckpoint(path: string): Promise<CheckpointFile> {
   try {
     const { metadata, bytes } = await readSafetensorsMetadata(path);
@@ -61,7 +67,9 @@ export async function inspectCheckpoint(path: string): Promise<CheckpointFile> {
   }
 }
 
-/** Throws an OptionError unless JSON gives back what it is given. Properties that are undefined may be missing then. */
+/**
+ * Throws an OptionError unless JSON preserves the value. Properties that are undefined are allowed and may be dropped.
+ */
 export function checkJsonValue(where: string, value: unknown, ancestors: readonly unknown[] = []): void {
   const fail = (received: string): never => {
     throw new OptionError({

@@ -9,10 +9,10 @@ import {
 } from "@mosaic/core";
 
 /**
- * Renames the weights of PyTorch's `nn.MultiheadAttention` to those of Mosaic's attention modules, wherever in `model` they
- * are: in_proj_weight [3E,E] and in_proj_bias become qkv_proj of a self-attention, or q_proj and kv_proj of a
- * CrossAxisAttention, as do q_proj_weight, k_proj_weight and v_proj_weight of an attention with `kdim`. Everything else,
- * weights of the original Mosaic among it, has the same names already and passes as it is.
+ * Renames the weights of PyTorch's `nn.MultiheadAttention` to those of Mosaic's attention modules anywhere in `model`.
+ * in_proj_weight [3E,E] and in_proj_bias become qkv_proj of a self-attention, or q_proj and kv_proj of a
+ * CrossAxisAttention. q_proj_weight, k_proj_weight and v_proj_weight of an attention with `kdim` become q_proj and
+ * kv_proj. All other weights, including those of the original Mosaic, already have the same names and are not changed.
  *
  * @example
  * ```ts
@@ -31,7 +31,7 @@ import {
  * ]);
  * attn.loadStateDict(fromTorch(torch, attn)); // => { missing: [], unexpected: [] }
  * ```
- * @throws ShapeError if projections do not fit together.
+ * @throws ShapeError if the shapes of projections do not match.
  */
 export function fromTorch(state: ReadonlyMap<string, HostTensor>, model: Module): Map<string, HostTensor> {
   expectValue("fromTorch", state instanceof Map, "a Map of tensors by name", state);

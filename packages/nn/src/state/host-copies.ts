@@ -1,4 +1,4 @@
-// Checkpoints of hosts without a shared file system: which host has which, and how those that lack it get it.
+// Checkpoints on hosts without a shared file system: finds the newest one, and copies it to the hosts that lack it.
 import { createHash } from "node:crypto";
 import { createReadStream } from "node:fs";
 import { hostname } from "node:os";
@@ -10,36 +10,37 @@ import { receiveFile, runOnAllRanks, sendFile } from "./rank-messages.ts";
 
 export const checkpointOptions = defineOptions("checkpoint", {
   /**
-   * Where checkpoints lie: one file in a file system that all hosts share ("shared"), a whole copy in a directory of each host
-   * ("perHost"), or one file on the host of rank 0, which only that host can read ("rank0"). Default "shared".
+   * Where checkpoints are stored: one file in a file system that all hosts share ("shared"), a whole copy in a
+   * directory of each host ("perHost"), or one file on the host of rank 0, which only that host can read ("rank0").
+   * Default "shared".
    */
   copies: option.oneOf(["shared", "perHost", "rank0"], { default: "shared" }),
   /**
-   * This rank's host: ranks that name the same one share a directory. Default: MOSAIC_HOST, else the host's name with the
-   * launcher's number of the node (GROUP_RANK).
+   * Name of this rank's host. Ranks with the same name share a directory. Default: MOSAIC_HOST, else the host name,
+   * with the launcher's number of the node (GROUP_RANK) if set.
    */
   host: option.string({ optional: true }),
 });
-/** Where the hosts of a job keep checkpoints. All of it has defaults. */
+/** Options for where the hosts of a job store checkpoints. All have defaults. */
 export type CheckpointOptions = OptionsOf<typeof checkpointOptions>;
 type CheckpointSettings = ResolvedOptionsOf<typeof checkpointOptions>;
 
 /** The ranks that share a directory. */
 interface HostRanks {
   readonly name: string;
-  /** Lowest first; that one reads and writes for all. */
+  /** In ascending order. The first reads and writes for all. */
   readonly ranks: readonly number[];
 }
 
 /** A call of a checkpoint function. */
 export interface CheckpointRequest {
-  /** What messages begin with: the function and the path. */
+  /** Prefix of error messages: the function and the path. */
   readonly where: string;
   readonly path: string;
   readonly options: CheckpointSettings;
 }
 
-/** How this rank names its host. */
+/** Returns this rank's name of its host. */
 export function hostName({ host }: CheckpointSettings): string {
   if (host !== undefined) return host;
   const { MOSAIC_HOST, GROUP_RANK } = process.env;
@@ -47,7 +48,7 @@ export function hostName({ host }: CheckpointSettings): string {
   return GROUP_RANK ? `node ${GROUP_RANK} (${hostname()})` : hostname();
 }
 
-/** The hosts of all ranks, in the order of their lowest ranks, from each rank's name of its own. */
+/** Groups ranks by host, in the order of the lowest rank of each. `names` has each rank's name of its host. */
 export function groupByHost(names: readonly string[]): readonly HostRanks[] {
   return [...new Set(names)].map((name) => ({
     name,
@@ -55,33 +56,35 @@ export function groupByHost(names: readonly string[]): readonly HostRanks[] {
   }));
 }
 
-/** Whether this rank reads and writes for its host. */
+/** Returns whether this rank reads and writes for its host. */
 export function isFirstOnHost(ctx: Context, hosts: readonly HostRanks[]): boolean {
   return hosts.some(({ ranks }) => ranks[0] === ctx.rank);
 }
 
 /** A checkpoint that `findCheckpoint` found. */
 export interface FoundCheckpoint {
-  /** Steps that the optimizer had taken; 0 without one. */
+  /** Number of steps of the optimizer; 0 without an optimizer. */
   readonly steps: number;
   /** The hosts that have it, by name. */
   readonly hosts: readonly string[];
 }
 
-/** What the hosts have: the newest complete checkpoint, and who has it. */
+/** All hosts, the newest complete checkpoint, and the hosts that have it. */
 interface CheckpointReplicas {
   readonly hosts: readonly HostRanks[];
   readonly newestCheckpoint: Extract<CheckpointFile, { kind: "complete" }> | undefined;
   readonly replicas: readonly HostRanks[];
 }
 
-/** Whether any host has a checkpoint, and which is the newest that is complete. Collective; the same on every rank. */
+/**
+ * Finds the newest complete checkpoint, and the hosts that have it. Collective; the result is the same on every rank.
+ */
 export async function inspectHosts(
   ctx: Context,
   { where, path, options }: CheckpointRequest,
 ): Promise<CheckpointReplicas> {
   const names = await runOnAllRanks(ctx, where, () => hostName(options));
-  // For a file system that all share, rank 0 looks.
+  // Only rank 0 inspects a shared file system.
   const hosts = groupByHost(options.copies === "shared" ? names.map(() => names[0]!) : names);
   const isInspector = isFirstOnHost(ctx, hosts);
   const inspectedFiles = await runOnAllRanks(ctx, where, () => (isInspector ? inspectCheckpoint(path) : null));
@@ -110,7 +113,10 @@ export async function inspectHosts(
   return { hosts, newestCheckpoint: newestCopies[0]?.file, replicas: newestCopies.map(({ host }) => host) };
 }
 
-/** Step 90 of a training that was given up must not win over step 3 of the one that goes on. */
+/**
+ * Throws a FileError if hosts have checkpoints of different training runs. Otherwise step 90 of an abandoned run would
+ * be preferred to step 3 of the current one.
+ */
 function checkSameTraining(
   where: string,
   completeCopies: readonly { readonly host: HostRanks; readonly file: { readonly trainingId: string | null } }[],
@@ -131,7 +137,7 @@ function groupBy<Key, T>(items: readonly T[], getKey: (each: T) => Key): Readonl
   return new Map([...keys].map((key) => [key, items.filter((each) => getKey(each) === key)]));
 }
 
-/** "one on n0, n1 and one on n2". */
+/** Formats groups of hosts: "one on n0, n1 and one on n2". */
 function formatHostGroups(
   groups: readonly (readonly [what: string, on: readonly { readonly host: HostRanks }[]])[],
 ): string {
@@ -140,7 +146,7 @@ function formatHostGroups(
     .join(" and ");
 }
 
-/** A file of this host with the newest complete checkpoint. */
+/** A file on this host with the newest complete checkpoint. */
 export interface LocalCopy {
   readonly path: string;
   /** To be called when all ranks of the host have read it. */
@@ -148,9 +154,9 @@ export interface LocalCopy {
 }
 
 /**
- * Gives each host the newest complete checkpoint, over the group, unless it has it. Collective.
+ * Copies the newest complete checkpoint to each host that lacks it, over the process group. Collective.
  *
- * @throws FileError where no host has one, or where hosts that have it hold different bytes.
+ * @throws FileError if no host has one, or if the bytes of the copies differ.
  */
 export async function fetchNewestCheckpoint(ctx: Context, call: CheckpointRequest): Promise<LocalCopy> {
   const { where, path, options } = call;
@@ -166,7 +172,7 @@ export async function fetchNewestCheckpoint(ctx: Context, call: CheckpointReques
   const digest = await agreeOnDigest(ctx, call, checkpointReplicas);
   const hostsWithoutCheckpoint = hosts.filter((host) => !replicas.includes(host));
   if (hostsWithoutCheckpoint.length === 0) return { path, async release() {} };
-  // The hosts that have it share the work.
+  // The hosts that have the checkpoint share the work.
   const transferPairs = hostsWithoutCheckpoint.map((host, i) => ({
     from: replicas[i % replicas.length]!.ranks[0]!,
     to: host.ranks[0]!,
@@ -185,7 +191,7 @@ export async function fetchNewestCheckpoint(ctx: Context, call: CheckpointReques
       return stagedFile.path;
     });
     const [firstRank] = hosts.find(({ ranks }) => ranks.includes(ctx.rank))!.ranks;
-    // Copies of the host of rank 0 stay its own.
+    // With "rank0", other hosts keep the copy only until it has been read.
     if (options.copies === "rank0") {
       return { path: stagedPaths[firstRank!] ?? path, release: async () => void (await stagedFile?.discard()) };
     }
@@ -200,7 +206,9 @@ export async function fetchNewestCheckpoint(ctx: Context, call: CheckpointReques
   }
 }
 
-/** The SHA-256 of the newest checkpoint, of which all hosts that have it must hold the same bytes. */
+/**
+ * Returns the SHA-256 of the newest checkpoint. Throws a FileError if its bytes differ between the hosts that have it.
+ */
 async function agreeOnDigest(
   ctx: Context,
   { where, path }: CheckpointRequest,
@@ -217,7 +225,7 @@ async function agreeOnDigest(
   });
 }
 
-/** The digest that all hosts have. */
+/** Returns the digest if it is equal on all hosts, otherwise throws a FileError. */
 export function checkEqualDigests(
   hostDigests: readonly { readonly host: HostRanks; readonly digest: string }[],
   details: { readonly where: string; readonly expected: string; readonly remedy: string },
@@ -234,7 +242,9 @@ async function computeDigest(path: string): Promise<string> {
   return hash.digest("hex");
 }
 
-/** Writes what arrives beside the checkpoint's place, and keeps it only if it has that digest. */
+/**
+ * Writes the received messages to a temporary file beside the checkpoint, and keeps it only if it has the given digest.
+ */
 async function stageMessages(
   { where, path }: CheckpointRequest,
   digest: string,
@@ -259,7 +269,7 @@ async function stageMessages(
   });
 }
 
-/** What `stage` makes on the first rank of each host is published on all of them or on none. Collective. */
+/** Publishes what `stageToFile` wrote on the first rank of each host, on all hosts or on none. Collective. */
 export async function publishOnHosts(
   ctx: Context,
   { where }: CheckpointRequest,

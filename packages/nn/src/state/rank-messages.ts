@@ -1,9 +1,9 @@
-// Texts and files between ranks, over the groups that move tensors. Bytes travel as integers below 2²⁴, three in a float32: exact on
-// every device, where a bit pattern that is a NaN might not be.
+// Exchanges texts and files between ranks, over the process groups for tensors. Three bytes are encoded as an integer
+// below 2²⁴ in a float32. This is exact on every device, whereas the bit pattern of a NaN may change.
 import { open } from "node:fs/promises";
 import { type Context, empty, fromArray, MosaicError } from "@mosaic/core";
 
-/** Bytes of a file in one message. */
+/** Number of bytes of a file per message. */
 const MESSAGE_BYTES = 12 * 2 ** 20;
 
 function packBytes(bytes: Uint8Array): Float32Array {
@@ -27,7 +27,7 @@ function unpackBytes(packedWords: Float32Array, bytes: number): Uint8Array {
   return unpackedBytes.subarray(0, bytes);
 }
 
-/** Every rank's text, by rank. */
+/** Returns the text of every rank, by rank. */
 async function allGatherTexts(ctx: Context, text: string, label: string): Promise<readonly string[]> {
   if (ctx.size === 1) return [text];
   const encodedText = new TextEncoder().encode(text);
@@ -50,12 +50,12 @@ async function allGatherTexts(ctx: Context, text: string, label: string): Promis
   });
 }
 
-/** What a rank reports of what it ran: a value that JSON holds, or the message of its failure. */
+/** Outcome of a call on one rank: a JSON value, or the error message. */
 type RankOutcome<T> = { readonly value: T } | { readonly failure: string };
 
 /**
- * Runs `body` on every rank; resolves to what it returned on each, by rank, which JSON must hold. If it fails on any, all reject:
- * those whose body succeeded, naming the others. Collective.
+ * Runs `body` on every rank. Resolves to its results by rank, which must be JSON values. If it fails on any rank, all
+ * ranks reject; on ranks where it succeeded, the error names the ranks that failed. Collective.
  */
 export async function runOnAllRanks<T>(ctx: Context, where: string, body: () => T | Promise<T>): Promise<readonly T[]> {
   let failure: unknown;
@@ -82,12 +82,15 @@ export async function runOnAllRanks<T>(ctx: Context, where: string, body: () => 
 /** A file that one rank sends to others. */
 export interface FileTransfer {
   readonly path: string;
-  /** Its size, which all of these ranks know. */
+  /** Size of the file, the same on all ranks of the transfer. */
   readonly bytes: number;
   readonly label: string;
 }
 
-/** Sends a file to ranks that each call `receiveFile`. If it cannot be read, the rest is zeros, and this throws at the end. */
+/**
+ * Sends a file to ranks that each call `receiveFile`. If the file cannot be read, sends zeros for the rest, and then
+ * throws the error.
+ */
 export async function sendFile(ctx: Context, receivers: readonly number[], transfer: FileTransfer): Promise<void> {
   const { path, bytes, label } = transfer;
   let failure: unknown;
@@ -125,8 +128,8 @@ export async function sendFile(ctx: Context, receivers: readonly number[], trans
 }
 
 /**
- * Receives a file of `sendFile`: `consume` is called with what takes the messages one by one. Receives to the end, whatever fails here,
- * so that the sender does not wait.
+ * Receives a file from `sendFile`. `consume` is called with an iterable of its messages. If `consume` fails, the
+ * remaining messages are still received, so that the sender does not block.
  */
 export async function receiveFile<T>(
   ctx: Context,
@@ -150,7 +153,7 @@ export async function receiveFile<T>(
     try {
       for await (const _ of messages());
     } catch {
-      // The transfer itself failed: the first error has it.
+      // The transfer itself failed, and the first error reports it.
     }
     throw error;
   }

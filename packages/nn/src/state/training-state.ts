@@ -21,37 +21,38 @@ import {
 } from "./host-copies.ts";
 import { runOnAllRanks } from "./rank-messages.ts";
 
-/** What a training consists of. */
+/** The model and the optimizer of a training run. */
 export interface TrainingState {
   readonly model: Module;
   readonly optimizer?: Optimizer;
 }
 
-/** What a checkpoint holds beside what it puts into model and optimizer. */
+/** Contents of a checkpoint other than the states of model and optimizer. */
 export interface LoadedCheckpoint {
-  /** Steps that the optimizer had taken; 0 without one. */
+  /** Number of steps of the optimizer; 0 without an optimizer. */
   readonly steps: number;
-  /** What `saveCheckpoint` was given. */
+  /** The `data` that was passed to `saveCheckpoint`. */
   readonly data: unknown;
 }
 
-/** Which training a model is in, for checkpoints of several hosts. */
+/** The ID of the training run of each model, for checkpoints on several hosts. */
 const trainingIds = new WeakMap<Module, string>();
 
 /**
- * Saves all that a training needs to continue bit for bit: parameters, the optimizer's state, the number of steps, the
- * state of random numbers, and `data` of your own (anything JSON can hold: an epoch, a loss curve). Parameters and
- * optimizers are equal on every rank, or gathered if they are sharded, so rank 0 writes one file, whatever the mesh; it opens on any other. Collective:
- * resolves on every rank when the file is on the disk, whole (see `writeSafetensors`), and rejects on every rank if it
- * could not be written.
+ * Saves everything that training needs to continue bit for bit: parameters, the optimizer's state, the number of steps,
+ * the state of the random number generator, and custom `data` (any JSON value, such as an epoch or a loss curve).
+ * Parameters and optimizers are equal on every rank, or gathered if they are sharded, so rank 0 writes one file on any
+ * mesh, which can be loaded on any other. Collective: resolves on every rank when the complete file is on disk (see
+ * `writeSafetensors`), and rejects on every rank if it could not be written.
  *
- * With `copies: "perHost"` the first rank of each host writes the same file, with rank 0's `data`, under a temporary name; only when
- * all hosts have it on the disk, with the same bytes, do all rename it.
+ * With `copies: "perHost"`, the first rank of each host writes the same file, with the `data` of rank 0, under a
+ * temporary name. The files are renamed only when all hosts have them on disk with equal bytes.
  *
- * The model's tensors are named "model." and the names of its `stateDict`, the optimizer's "optimizer." and its names.
+ * Names of tensors are "model." and the name in the model's `stateDict`, or "optimizer." and the name in the
+ * optimizer's.
  *
- * @throws OptionError that names the place in `data` of what JSON would drop or change: a function, NaN, a Map; FileError, with
- * `copies: "perHost"`, where the parameters of two hosts differ.
+ * @throws OptionError that names the path of a value in `data` that JSON would drop or change: a function, NaN, a Map;
+ * FileError, with `copies: "perHost"`, if the parameters of two hosts differ.
  */
 export async function saveCheckpoint(
   ctx: Context,
@@ -97,13 +98,13 @@ function createCheckpointRequest(
 
 interface CollectedState {
   readonly state: Pick<OptimizerState, "kind" | "numbers"> | undefined;
-  /** With the values at the call of `collectState`, on ranks that write a file. */
+  /** Has the values at the time of the call of `collectState`, on ranks that write a file. */
   readonly tensors: Promise<TensorMap>;
 }
 
 /**
- * What is saved: ranks that write read it at once, so that training may go on. Of a sharded model all ranks gather, one tensor after
- * the other.
+ * Collects the state to save. Ranks that write start to read it at once, so that training can continue. For a sharded
+ * model, all ranks gather the tensors, one after the other.
  */
 function collectState(ctx: Context, { model, optimizer }: TrainingState, call: CheckpointRequest): CollectedState {
   const shouldReadValues = ctx.rank === 0 || call.options.copies === "perHost";
@@ -113,7 +114,7 @@ function collectState(ctx: Context, { model, optimizer }: TrainingState, call: C
     "optimizer.": state?.tensors ?? new Map(),
   });
   const tensors = awaitHostTensors(pendingTensors);
-  // Where nothing is written a device that fails reports so itself.
+  // On ranks that write nothing, a failure of the device is reported by the device itself.
   tensors.catch(() => {});
   return { state, tensors };
 }
@@ -143,7 +144,7 @@ async function saveOnHosts(
   });
 }
 
-/** The folder of a checkpoint, and those above it. */
+/** Creates the folder of a checkpoint and its parents. */
 async function createFolder({ where, path }: CheckpointRequest): Promise<void> {
   try {
     await mkdir(dirname(path), { recursive: true });
@@ -174,17 +175,17 @@ function addPrefixes<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>
 }
 
 /**
- * Puts a checkpoint of `saveCheckpoint` into a model and an optimizer that are built like those that were saved, on as
- * many ranks as you like, and sets the context's random numbers: training then goes on bit for bit as it would have on
- * the same mesh. Every rank reads the file. All or nothing: if any rank finds a fault in the file, or a name, shape or
- * dtype that does not fit, every rank rejects and none has changed anything. Collective.
+ * Loads a checkpoint of `saveCheckpoint` into a model and an optimizer that are constructed like the saved ones, on any
+ * number of ranks, and restores the context's random number generator. On the same mesh, training continues bit for
+ * bit. Every rank reads the file. If any rank finds a damaged file, or a name, shape or dtype that does not match,
+ * every rank rejects and nothing is changed on any rank. Collective.
  *
- * With `copies: "perHost"` or `"rank0"` a file on one host is enough. The newest step that is complete on any host is loaded by all
- * ranks: hosts that lack it receive it from one that has it, and compare the SHA-256 of what arrived with that of the file. With
- * `"perHost"` they keep it as theirs.
+ * With `copies: "perHost"` or `"rank0"`, a file on one host is sufficient. All ranks load the newest step that is
+ * complete on any host. Hosts that lack it receive it from a host that has it, and compare the SHA-256 of the received
+ * bytes with that of the file. With `"perHost"`, they keep the file.
  *
- * @throws FileError for a file that is damaged or no checkpoint, and where hosts hold different contents of the same step, or
- * checkpoints of different trainings; StateDictError for one of another model, optimizer or seed.
+ * @throws FileError for a file that is damaged or not a checkpoint, and if hosts have different contents of the same
+ * step or checkpoints of different training runs; StateDictError for a checkpoint of another model, optimizer or seed.
  */
 export async function loadCheckpoint(
   ctx: Context,
@@ -233,10 +234,11 @@ async function loadFile(
 }
 
 /**
- * The newest complete checkpoint under a path, or undefined where no host has any: whether there is something to resume, which all
- * ranks answer alike, where `existsSync` may differ between hosts. Nothing is loaded. Collective.
+ * Returns the newest complete checkpoint at a path, or undefined if no host has one. Use it to decide whether to
+ * resume: the result is the same on all ranks, whereas `existsSync` may differ between hosts. Nothing is loaded.
+ * Collective.
  *
- * @throws FileError where there are only damaged files, or where hosts have checkpoints of different trainings.
+ * @throws FileError if there are only damaged files, or if hosts have checkpoints of different training runs.
  * @example
  * ```ts
  * import { init, Linear } from "@mosaic/core";
@@ -268,7 +270,7 @@ interface OpenCheckpoint {
   readonly path: string;
   readonly file: SafetensorsFile;
   readonly stateMetadata: StateMetadata;
-  /** Only checks. */
+  /** Whether to only check the checkpoint, without loading it. */
   readonly dryRun: boolean;
 }
 
@@ -295,7 +297,7 @@ function restoreState(
   if (!dryRun) ctx.randomStream = stateMetadata.randomStream;
 }
 
-/** The tensors whose names begin with a prefix, without it. */
+/** Returns the tensors whose names start with a prefix, with the prefix removed. */
 function selectByPrefix({ tensors }: SafetensorsFile, prefix: string): SafetensorsFile["tensors"] {
   const prefixedTensors = [...tensors].filter(([name]) => name.startsWith(prefix));
   return new Map(prefixedTensors.map(([name, tensor]) => [name.slice(prefix.length), tensor]));
