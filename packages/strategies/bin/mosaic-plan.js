@@ -1,3 +1,3 @@
 #!/usr/bin/env node
-// Here before anything is built, so that npm links it even in a fresh clone.
+// This file exists before anything is built, so that npm links it even in a fresh clone.
 import "../dist/cli.js";

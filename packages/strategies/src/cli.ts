@@ -1,4 +1,4 @@
 import { run } from "./cli/run.ts";
 
-// Set, not passed to process.exit(): what is still to be written would be lost.
+// The exit code is set instead of passed to process.exit(), which would lose output that is still to be written.
 process.exitCode = await run(process.argv.slice(2));

@@ -9,9 +9,9 @@ import {
 import { levelStrategyOption, nestBackends, type Strategy, createStrategy } from "./strategy.ts";
 
 const composedMeshOptions = defineOptions("meshShape", {
-  /** Ranks that share the heads of a part of the sequence. */
+  /** Number of ranks that split the heads of a part of the sequence. */
   head: option.integer({ min: 1, expected: "an integer number of ranks ≥ 1" }),
-  /** Parts of the sequence. */
+  /** Number of parts of the sequence. */
   seq: option.integer({ min: 1, expected: "an integer number of ranks ≥ 1" }),
 });
 const composedAxesOptions = defineOptions("axes", {
@@ -21,29 +21,29 @@ const composedAxesOptions = defineOptions("axes", {
   seq: option.string({ default: "seq" }),
 });
 export const composedOptions = defineOptions("composed", {
-  /** `head`: ranks that share the heads of a part of the sequence; `seq`: the parts of the sequence. */
+  /** Numbers of ranks: `head` ranks split the heads of each part of the sequence; `seq` is the number of parts. */
   meshShape: option.nested(composedMeshOptions, {
     expected: "{ head, seq }, the number of ranks for heads and for the sequence",
   }),
-  /** Whether heads are shared out; if not, `head` must be 1. Default true. */
+  /** Whether heads are split among ranks; if not, `head` must be 1. Default true. */
   headParallel: option.boolean({ default: true }),
-  /** How ranks with the same heads reach each other's keys. Default "ring". */
+  /** Strategy by which ranks with the same heads attend to each other's keys. Default "ring". */
   seqParallel: levelStrategyOption({ default: "ring" }),
-  /** The mesh axes that are meant. Default: { head: "head", seq: "seq" }. */
+  /** Names of the mesh axes. Default: { head: "head", seq: "seq" }. */
   axes: option.nested(composedAxesOptions, { optional: true }),
 });
-/** What `composed` takes. */
+/** Options of `composed`. */
 export type ComposedOptions = OptionsOf<typeof composedOptions>;
 
 /**
- * Head-parallel times sequence-parallel attention: ranks along "head" exchange rows for heads, and ranks with the same heads
- * go on along "seq" in a ring, for example. Exact for any number of heads, forward and backward; it is `ulysses` around another
- * backend and nothing else. (With a ring: "USP", Fang and Zhao 2024.)
+ * Creates head-parallel times sequence-parallel attention: ranks along "head" exchange rows for heads, and ranks with
+ * the same heads then work along "seq", for example in a ring. Exact for any number of heads, forward and backward.
+ * It is `ulysses` around another backend. (With a ring: "USP", Fang and Zhao 2024.)
  *
- * Give the axis "head" the fastest links: name it last in the mesh, so that its ranks are neighbours.
+ * The axis "head" should have the fastest links: name it last in the mesh, so that its ranks are neighbours.
  *
- * Throws an OptionError for options that do not exist or do not fit. On another mesh than its own, making a module with it
- * throws one, and so does every call, before anything is sent.
+ * Throws an OptionError for unknown or invalid options. On a mesh other than its own, creating a module with it and
+ * every call throw an OptionError before anything is sent.
  *
  * @example
  * ```ts

@@ -8,32 +8,32 @@ const hierarchicalAxesOptions = defineOptions("axes", {
   gpu: option.string({ default: "gpu" }),
 });
 export const hierarchicalOptions = defineOptions("hierarchical", {
-  /** Ranks of one node: neighbours, as the launcher numbers them. */
+  /** Number of ranks per node. These are neighbours, as the launcher numbers them. */
   intraNodeSize: option.integer({ min: 1, expected: "an integer number of ranks ≥ 1" }),
-  /** What is done between nodes. Default "ring". */
+  /** Strategy between nodes. Default "ring". */
   interNodeStrategy: levelStrategyOption({ default: "ring" }),
-  /** What is done within each node; "local" gathers its keys, then attends locally. Default "ring". */
+  /** Strategy within each node; "local" gathers its keys, then attends locally. Default "ring". */
   intraNodeStrategy: levelStrategyOption({ default: "ring" }),
-  /** The mesh axes that are meant. Default: { node: "node", gpu: "gpu" }. */
+  /** Names of the mesh axes. Default: { node: "node", gpu: "gpu" }. */
   axes: option.nested(hierarchicalAxesOptions, { optional: true }),
 });
-/** What `hierarchical` takes. */
+/** Options of `hierarchical`. */
 export type HierarchicalOptions = OptionsOf<typeof hierarchicalOptions>;
 
 /**
- * One way to attend between nodes, another within them; exact, forward and backward. It is one backend nested in another
- * and nothing else: with "ring" and "ring", a node's keys go around the ring of nodes, each rank's by its own rail, while
- * the ranks of the node they are at pass them among themselves.
+ * Creates attention with one strategy between nodes and another within them; exact, forward and backward. It is one
+ * backend nested in another. With "ring" and "ring", a node's keys pass around the ring of nodes, those of each rank
+ * over its own rail, while the ranks of the node that holds them pass them among themselves.
  *
- * Between nodes a rank communicates only with those of the same place in theirs, so that every link to a node is used by one rank.
- * The mesh must name the node's axis last: only then are its ranks on one node.
+ * Between nodes, a rank communicates only with ranks of the same local rank, so that every link to a node is used by
+ * one rank. The mesh must name the axis of a node's ranks last, because only then are they on one node.
  *
- * "ulysses" at either level is done once, outside the other: the ranks of a node exchange rows for heads, then each goes
- * around the nodes for its heads. A "mesh2d" computes on what it has gathered and cannot go around another level: it may be
- * within nodes, or between them if "ulysses" is within.
+ * "ulysses" at either level runs once, outside the other: the ranks of a node exchange rows for heads, then each
+ * attends across the nodes for its heads. A "mesh2d" computes on what it has gathered and cannot enclose another
+ * level. It may be used within nodes, or between them if "ulysses" is within.
  *
- * Throws an OptionError for options that do not exist or do not fit. On another mesh than its own, making a module with it
- * throws one, and so does every call, before anything is sent.
+ * Throws an OptionError for unknown or invalid options. On a mesh other than its own, creating a module with it and
+ * every call throw an OptionError before anything is sent.
  *
  * @example
  * ```ts
@@ -65,7 +65,10 @@ export function hierarchical(options: HierarchicalOptions): Strategy {
   });
 }
 
-/** Ranks are numbered node by node: those of one node follow one another. */
+/**
+ * Returns what is wrong with the axis, if anything. Ranks are numbered node by node, so those of one node are
+ * consecutive.
+ */
 function findGpuAxisError({ mesh }: Context, gpu: string): string | undefined {
   const { ranks, hosts } = mesh.group(gpu);
   if (hosts?.every((host) => host === hosts[0]) && new Set(mesh.hosts).size > 1) return undefined;

@@ -6,7 +6,7 @@ export type { HierarchicalOptions } from "./hierarchical.ts";
 export type { LevelStrategy, BackendFactory, Strategy } from "./strategy.ts";
 export { composed, hierarchical };
 
-/** `composed` by the name that Mosaic's users know. */
+/** `composed` under the name used by Mosaic's users. */
 export const ComposedAttention: typeof composed = composed;
-/** `hierarchical` by the name that Mosaic's users know. */
+/** `hierarchical` under the name used by Mosaic's users. */
 export const HierarchicalAttention: typeof hierarchical = hierarchical;

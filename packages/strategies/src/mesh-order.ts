@@ -1,28 +1,29 @@
-// Which mesh axes stay within a host, and what it costs where the wrong ones do not.
+// Determines which mesh axes stay within a host, and the cost if the wrong ones do not.
 
 import { type AttentionBackend, type AttentionCall, type Context, type Coordinate, coordinateOf } from "@mosaic/core";
 import type { KvShard, Layout, Mask, Placement, Slice } from "@mosaic/core";
 import type { RecordOptions } from "@mosaic/planner";
 
-/** As one would write it: "{ seq: 4, head: 2 }". */
+/** Formats a mesh as in source code: "{ seq: 4, head: 2 }". */
 export function formatMesh(mesh: Coordinate): string {
   const entries = Object.entries(mesh).map(([axis, length]) => `${axis}: ${length}`);
   return `{ ${entries.join(", ")} }`;
 }
 
-/** A strategy, as far as the order of its axes goes. */
+/** The parts of a strategy that the order of its axes concerns. */
 interface OrderedStrategy {
   readonly name: string;
   readonly nested: AttentionBackend;
-  /** The axis that is to stay within a host. */
+  /** The axis that should stay within a host. */
   readonly innerAxis: string;
 }
 
 const checkedContexts = new WeakSet<Context>();
 
 /**
- * Warns, once for each context and on rank 0 alone, where the inner axis crosses hosts and another order of the mesh's axes sends
- * fewer bytes between them in this call. The planner counts both orders, after the call: it is loaded only then.
+ * Warns, once per context and only on rank 0, if the inner axis crosses hosts and another order of the mesh's axes
+ * would send fewer bytes between hosts in this call. The planner counts these bytes after the call, and is only then
+ * loaded.
  */
 export function warnIfAxisCrossesHosts(
   ctx: Context,
@@ -38,7 +39,7 @@ export function warnIfAxisCrossesHosts(
   void warnAboutTraffic(hosts, options, strategy);
 }
 
-/** Whether neighbours along an axis are on different hosts. `hosts`: by place, row-major. */
+/** Whether neighbours along an axis are on different hosts. `hosts` is by place, row-major. */
 export function crossesHosts(hosts: readonly number[], shape: Coordinate, axis: string): boolean {
   const axes = Object.keys(shape);
   const innerAxes = axes.slice(axes.indexOf(axis) + 1);
@@ -48,7 +49,7 @@ export function crossesHosts(hosts: readonly number[], shape: Coordinate, axis: 
   return hosts.some((host, position) => !isFirstAlongAxis(position) && host !== hosts[position - stride]);
 }
 
-/** The call as the planner records it. Tensors are not kept. */
+/** Returns the call as the planner records it. It does not keep tensors. */
 function createRecordOptions(ctx: Context, call: AttentionCall, kv: KvShard, backend: AttentionBackend): RecordOptions {
   const { queries, keys, mask, modifiers, q } = call;
   const [batch, numHeads, , headDim] = q.shape as readonly [number, number, number, number];
@@ -65,7 +66,7 @@ function createSliceMask(slices: readonly Slice[]): Mask {
   return { name: "of the call", slices: () => slices };
 }
 
-/** The placement that these layouts come of. */
+/** Returns the placement from which these layouts were made. */
 function createLayoutPlacement(layouts: readonly Layout[], mesh: Coordinate): Placement {
   return {
     name: "of the call",
@@ -108,7 +109,7 @@ function emitWarning(message: string): void {
   process.emitWarning(message, { type: "MosaicWarning", code: "MOSAIC_MESH_ORDER" });
 }
 
-/** The host of each place of `mesh` if its axes were named in this order: places are taken host by host. */
+/** Returns the host of each place of `mesh` if its axes were named in this order. Places are assigned host by host. */
 function arrangeHosts(hosts: readonly number[], mesh: Coordinate, axes: readonly string[]): readonly number[] {
   const sortedHosts = hosts.toSorted((a, b) => a - b);
   return hosts.map((_, position) => {

@@ -18,13 +18,13 @@ import {
 } from "@mosaic/core";
 import { formatMesh, warnIfAxisCrossesHosts } from "./mesh-order.ts";
 
-/** Makes a backend along a mesh axis that leaves what is whole along this axis to `inner`. */
+/** Creates a backend along a mesh axis. What is complete along this axis is computed by `inner`. */
 export type BackendFactory = (axis: string, inner: AttentionBackend) => AttentionBackend;
 
-/** How the ranks along one axis work together: a name, or whatever makes such a backend. */
+/** How the ranks along one axis work together: a name, or a function that creates such a backend. */
 export type LevelStrategy = "ring" | "mesh2d" | "ulysses" | "flex" | "local" | BackendFactory;
 
-/** One axis of the mesh, and what is done along it. */
+/** One axis of the mesh, and the strategy along it. */
 interface Level {
   readonly axis: string;
   readonly strategy: LevelStrategy;
@@ -35,13 +35,13 @@ const backendFactories = {
   mesh2d: (axis, inner) => mesh2d({ axis, inner }),
   ulysses: (axis, inner) => ulysses({ axis, inner }),
   flex: (axis, inner) => flex({ axis, inner }),
-  // The keys that a rank requires are gathered first, in one group cast; then it computes alone.
+  // The keys that a rank requires are gathered first, in one group-cast; then the rank computes alone.
   local: (axis, inner) => flex({ axis, inner, stages: 0 }),
 } as const satisfies Record<Exclude<LevelStrategy, BackendFactory>, BackendFactory>;
 
 /**
- * Nests levels, given outermost first. Those that exchange rows for heads go outside all others: inside, they would do it
- * anew at every step around them, and the result is the same.
+ * Nests levels, given outermost first. Levels that exchange rows for heads are moved outside all others: inside, they
+ * would repeat the exchange at every step around them, with the same result.
  */
 export function nestBackends(where: string, levels: readonly Level[]): AttentionBackend {
   const isHeadParallel = ({ strategy }: Level) => strategy === "ulysses";
@@ -68,7 +68,7 @@ function checkAxes(where: string, backend: AttentionBackend, axes: readonly stri
   });
 }
 
-/** The kind of option that a strategy of one level is. */
+/** The kind the option for the strategy of one level. */
 export function levelStrategyOption<const S extends OptionSettings<LevelStrategy>>(
   settings: S,
 ): Option<LevelStrategy, PresenceOf<S>> {
@@ -80,22 +80,25 @@ export function levelStrategyOption<const S extends OptionSettings<LevelStrategy
   return option.custom(expected, isStrategy, { remedy, ...settings });
 }
 
-/** Nested backends under one name, which know the mesh that they need. */
+/** Nested backends under one name, with the mesh that they need. */
 export interface Strategy extends AttentionBackend {
-  /** The mesh for so many ranks that share one sequence, as `init` takes it; throws an OptionError if they do not fit. */
+  /**
+   * Returns the mesh for `ranks` ranks that share one sequence, as `init` accepts it; throws an OptionError if they do
+   * not fit.
+   */
   meshFor(ranks: number): Coordinate;
 }
 
-/** What a strategy requires of the mesh. */
+/** Requirements of a strategy on the mesh. */
 interface MeshRules {
   readonly name: string;
-  /** As `Strategy.meshFor`. */
+  /** See `Strategy.meshFor`. */
   meshFor(ranks: number): Coordinate;
-  /** What is wrong with a mesh whose lengths are right. */
+  /** Returns what is wrong with a mesh whose lengths are right, if anything. */
   findMeshError?(ctx: Context): string | undefined;
 }
 
-/** The nested backends themselves, after a look at the mesh; within another backend, their own way to take keys in parts. */
+/** Creates a strategy from nested backends, which checks the mesh; within another backend, their own way to take keys in parts. */
 export function createStrategy(nestedBackend: AttentionBackend, requirements: MeshRules): Strategy {
   const { axes } = nestedBackend;
   return {
@@ -121,7 +124,7 @@ export function createStrategy(nestedBackend: AttentionBackend, requirements: Me
   };
 }
 
-/** Axes of other names are free: ranks that differ along them have sequences of their own. */
+/** Checks the mesh. Other axes are not restricted; ranks that differ along them have different sequences. */
 function checkMesh(ctx: Context, axes: readonly string[], requirements: MeshRules): void {
   const { shape } = ctx.mesh;
   const mesh = resolveMesh(ctx, axes, requirements);
@@ -137,7 +140,7 @@ function checkMesh(ctx: Context, axes: readonly string[], requirements: MeshRule
   });
 }
 
-/** The mesh that the strategy needs, of as many ranks as this one has along its axes. */
+/** Returns the mesh that the strategy needs for as many ranks as this mesh has along its axes. */
 function resolveMesh({ mesh, size }: Context, axes: readonly string[], { meshFor }: MeshRules): Coordinate {
   const lengths = axes.map((axis) => mesh.shape[axis]);
   const areAllKnown = lengths.every((length) => length !== undefined);

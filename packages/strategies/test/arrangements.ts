@@ -31,9 +31,9 @@ export const strategies: readonly Arrangement[] = [
 
 const createOuterRing = (axis: string): Arrangement["backend"] => ring({ axis });
 
-/** Nestings made by hand, as somebody else might. */
+/** Custom nestings, as a third party might write them. */
 export const nestedArrangements: readonly Arrangement[] = [
-  // Rows are exchanged for heads anew at every step of the ring.
+  // Rows are exchanged for heads again at every step of the ring.
   {
     mesh: { node: 2, gpu: 2 },
     axes: ["node", "gpu"],
@@ -59,7 +59,7 @@ export const nestedArrangements: readonly Arrangement[] = [
     axes: ["rack", "node", "gpu"],
     backend: ring({ axis: "rack", inner: ulysses({ axis: "gpu", inner: mesh2d({ axis: "node", shape: [1, 2] }) }) }),
   },
-  // Of the keys of another node, a rank receives what any query of its node sees, and the ring passes that on.
+  // Of the keys of another node, a rank receives those visible to any query of its node, and the ring passes them on.
   {
     mesh: { node: 2, gpu: 3 },
     axes: ["node", "gpu"],

@@ -7,7 +7,7 @@ import { makeWorld, register } from "../../../vitest.world.ts";
 
 const call = { tokens: 8192, numHeads: 4, numKvHeads: 2, headDim: 32, mask: masks.causal(), gpusPerNode: 4 } as const;
 
-// A ring in a ring, a grid with two channels: what it chooses is right whatever it is.
+// A ring in a ring, a grid with two channels: any choice must give correct results.
 const planChoices: readonly PlanOptions[] = [
   { ...call, nodes: 2, gpusPerNode: 2, profile: "a100-ib200" },
   { ...call, tokens: 131_072, numKvHeads: 4, nodes: 2, gpusPerNode: 2, profile: "a100-ib200" },

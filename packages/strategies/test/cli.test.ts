@@ -10,7 +10,7 @@ const bin = join(root, "bin/mosaic-plan.js");
 const directory = mkdtempSync(join(tmpdir(), "mosaic-plan-"));
 afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
-/** Runs the command as npm links it. */
+/** Runs the command in the way that npm links it. */
 function runMosaicPlan(...args: string[]) {
   const { status, stdout, stderr } = spawnSync(process.execPath, [bin, ...args], {
     cwd: root,

@@ -12,8 +12,9 @@ import { expect, test } from "vitest";
 import { composed } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-// Of 8 heads in groups of 4, three ranks have 3, 3 and 2: the middle one has the end of one group and the start of the
-// next, and goes around the ring once for each. Of 2 heads, one rank has none, and neither has anybody in its ring.
+// With 8 heads in groups of 4, three ranks have 3, 3 and 2 heads. The middle rank has the end of one group and the
+// start of the next, and runs the ring once for each. With 2 heads, one rank has none, and nor has any rank of its
+// ring.
 test.each([
   { numHeads: 8, numKvHeads: 2 },
   { numHeads: 2, numKvHeads: 1 },

@@ -31,7 +31,10 @@ interface HostRunOptions {
   readonly mask?: Mask | readonly Mask[];
 }
 
-/** Runs a strategy `calls` times on ranks of this process that are stated to be on these hosts; what each rank sent along each axis. */
+/**
+ * Runs a strategy `calls` times on ranks of this process that report these hosts. Returns what each rank sent along
+ * each axis.
+ */
 async function runOnHosts(
   strategy: Strategy,
   mesh: Coordinate,
@@ -69,7 +72,7 @@ async function runOnHosts(
   }
 }
 
-/** Warnings are emitted once the planner is loaded. */
+/** Waits for a warning, which is emitted once the planner is loaded. */
 async function waitForWarning(): Promise<Error & { code?: string }> {
   while (warnings.length === 0) await new Promise((resolve) => process.once("warning", resolve));
   return warnings[0]!;

@@ -104,7 +104,7 @@ test("options that do not exist or do not fit", () => {
   }
 });
 
-/** The error on each rank of a mesh, after which nothing has been sent. */
+/** Returns the error on each rank of a mesh, and checks that nothing was sent. */
 async function collectErrors(mesh: Coordinate, strategy: Strategy): Promise<string[]> {
   const size = Object.values(mesh).reduce((product, length) => product * length, 1);
   return runOnWorld(makeWorld, { size, mesh }, async (ctx) => {
@@ -163,7 +163,7 @@ test("attention calls and module constructors throw the same error, before there
     expect(ctx.world.traffic().messagesSent).toBe(0);
   });
   await runOnWorld(makeWorld, { size: 4, mesh: { seq: 2, head: 2 } }, async (ctx) => {
-    // What is nested is asked too.
+    // The nested backends are checked, too.
     expect(() => strategy.check?.(ctx)).toThrow(
       /mesh2d\(seq\), rank \d: expected a grid of 2 ranks, received \[3, 1\]/,
     );

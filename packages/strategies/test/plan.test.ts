@@ -8,7 +8,7 @@ import { type Plan, plan, type PlanOptions } from "../src/plan/index.ts";
 const call = { tokens: 16_384, numHeads: 8, numKvHeads: 4, headDim: 64, mask: masks.causal() } as const;
 const machine = { nodes: 2, gpusPerNode: 2, profile: "h100-ib400" } as const;
 
-/** All that can be compared: not the strategies themselves, which are functions. */
+/** Returns everything that can be compared. Strategies themselves cannot, because they are functions. */
 function formatRanking({ ranking }: Plan): string {
   return JSON.stringify(ranking);
 }
@@ -25,7 +25,7 @@ describe("the ranking", () => {
       const times = planResult.ranking
         .filter((planned) => planned.evaluatedBy === evaluationKind)
         .map(({ seconds }) => seconds);
-      // Within 1 %, bytes and memory decide.
+      // Within 1 %, bytes and memory determine the order.
       for (const [i, time] of times.entries()) expect(time).toBeGreaterThan((times[i - 1] ?? 0) * 0.99);
     }
   });

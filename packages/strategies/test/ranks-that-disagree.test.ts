@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { hierarchical } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-// Ranks 0 to 2 each share an axis of the mesh with a rank that differs, or with one that does.
+// Ranks 0 to 2 each share a mesh axis with the rank that differs, or with a rank that shares one with it.
 test("one rank of a nested mesh whose mask differs fails all, whichever axes they share with it", async () => {
   const backend = hierarchical({ intraNodeSize: 2 });
   const mesh = backend.meshFor(4);

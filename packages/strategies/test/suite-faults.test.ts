@@ -6,7 +6,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 
 const validBackend = ring();
 
-/** Of the suite of a backend, the case that calls it as an inner one is called. */
+/** Returns the case of the backend suite that calls the backend as an inner one. */
 function findFoldingCase(backend: AttentionBackend) {
   const cases = backendSuite({ makeWorld, arrangements: alongOneAxis(() => backend, [2]), dtypes: ["float32"] });
   return cases.find(({ name }) => name.includes("folds into an existing state"))!;

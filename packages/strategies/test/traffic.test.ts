@@ -8,9 +8,10 @@ import { expect, test } from "vitest";
 import { type BackendFactory, composed, hierarchical, type Strategy } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-// No formula of this package's own: what a strategy sends along an axis is what the nested backend's closed form states.
+// No formula of this package is tested: the traffic of a strategy along an axis must equal the closed form of the
+// nested backend.
 
-/** What one forward and backward of each trial sent along some axes, beside what was foretold. */
+/** Compares the traffic of one forward and backward of each trial along some axes with the predicted traffic. */
 async function compareTraffic(
   strategy: Strategy,
   ranks: number,

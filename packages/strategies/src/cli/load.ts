@@ -4,12 +4,12 @@ import { pathToFileURL } from "node:url";
 import { type AttentionBackend, formatValue } from "@mosaic/core";
 import { type Candidate, candidateOptions, type PlanOptions } from "../plan/job.ts";
 
-/** The command line cannot be understood; the message reports what would be. */
+/** The command line is invalid. The message states what is valid. */
 export class UsageError extends Error {
   override readonly name: string = "UsageError";
 }
 
-/** The argument of a module of the caller's, as plain data. */
+/** Argument of the function of a caller's module, as plain data. */
 export interface CandidateJob {
   readonly ranks: number;
   readonly nodes: number;
@@ -20,11 +20,11 @@ export interface CandidateJob {
   readonly headDim: number;
 }
 
-/** What the default export of a module is that `--backend` names. */
+/** Default export of a module named by `--backend`. */
 export type CandidateFactory = (job: CandidateJob) => CandidateResult | Promise<CandidateResult>;
 type CandidateResult = AttentionBackend | Candidate;
 
-/** Loads a module and has it make its candidate. */
+/** Loads a module and calls it to create its candidate. */
 export async function loadCandidate(path: string, options: PlanOptions): Promise<Candidate> {
   const { default: createCandidate } = await importModule(path);
   if (typeof createCandidate !== "function") {
@@ -52,7 +52,7 @@ function formatSpecifier(path: string): string {
   return isAbsolute(path) || /^\.{1,2}\//.test(path) ? path : `./${path}`;
 }
 
-/** What the module's function makes; what it throws is reported with the module's name. */
+/** What the module's function. Its errors are reported with the module's name. */
 async function callFactory(
   path: string,
   createCandidate: CandidateFactory,
@@ -76,7 +76,7 @@ function createLoadError(path: string, error: unknown): UsageError {
   return new UsageError(`--backend ${path}: ${reason}`, { cause: error });
 }
 
-/** The call that makes it again. */
+/** Returns the call that creates the candidate again. */
 function formatCandidateCode(job: CandidateJob, isWrapped: boolean): string {
   const entries = Object.entries(job).map(([key, value]) => `${key}: ${value}`);
   const call = `await makeBackend({ ${entries.join(", ")} })`;
@@ -93,12 +93,12 @@ async function importModule(path: string): Promise<{ readonly default?: unknown 
   }
 }
 
-/** Whether this Node runs TypeScript by itself. */
+/** Whether this version of Node runs TypeScript files itself. */
 function supportsTypeStripping(): boolean {
   return Boolean((process.features as { typescript?: unknown }).typescript);
 }
 
-/** Has Node load TypeScript by the user's own tsx, beside the file or in the working directory. */
+/** Makes Node load TypeScript with the user's own tsx, found beside the file or in the working directory. */
 async function registerTsx(path: string): Promise<void> {
   for (const importer of [resolve(path), resolve("package.json")]) {
     let tsxPath: string;

@@ -3,7 +3,10 @@ import { type Mask, masks, MosaicError, resolveSlices } from "@mosaic/core";
 import { UsageError } from "./load.ts";
 import { formatText, parseCount } from "./quantity.ts";
 
-/** How a mask is written, and made of what stands after its name between colons; undefined if it is something else. */
+/**
+ * Syntax of a mask. `create` makes it from the arguments after its name, separated by colons; undefined if they are
+ * invalid.
+ */
 interface MaskRule {
   readonly usages: readonly string[];
   create(args: readonly string[]): Mask | undefined;
@@ -65,10 +68,10 @@ const maskRules: Readonly<Record<string, MaskRule>> = {
   },
 };
 
-/** All that --mask accepts but for what joins masks, in the order of the help. */
+/** Everything that --mask accepts, except the operators that join masks, in the order of the help. */
 export const maskUsages: readonly string[] = Object.values(maskRules).flatMap(({ usages }) => usages);
 
-/** `A+B` is what either of two masks shows, `A&B` what both show; & binds more tightly. */
+/** Parses a mask. `A+B` is the union of two masks, `A&B` their intersection; & binds more tightly. */
 export function parseMask(text: string): Mask {
   const alternatives = formatText(text)
     .split("+")
@@ -86,7 +89,7 @@ function parseAtom(nameAndArgs: readonly string[]): Mask {
   throw new UsageError(`--mask: expected one of ${maskUsages.join(", ")}, received "${nameAndArgs.join(":")}"`);
 }
 
-/** 8k,512,4x2k: lengths between commas, one of them several times. */
+/** Parses lengths separated by commas, with optional repeat counts: 8k,512,4x2k. */
 function parseLengths(name: string, text: string): readonly number[] {
   return text.split(",").flatMap((lengthText) => {
     const [length, count] = lengthText.split("x").toReversed() as [string, string | undefined];
@@ -103,7 +106,7 @@ function createLengthsError(name: string, lengthText: string): UsageError {
   return new UsageError(`--${name}: expected lengths such as 8k,512,4x2k, received "${lengthText}"`);
 }
 
-/** Throws a UsageError unless a mask is one for sequences of so many tokens. */
+/** Throws a UsageError unless a mask is valid for sequences of this many tokens. */
 export function checkMaskLength(text: string, mask: Mask, tokens: number): void {
   try {
     resolveSlices(mask, tokens, tokens);

@@ -1,10 +1,10 @@
-// Parses option values: numbers with units.
+// Parses option values that are numbers with units.
 import { expectValue, formatValue } from "@mosaic/core";
 import { UsageError } from "./load.ts";
 
 const factorByCountUnit: Readonly<Record<string, number>> = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
 
-/** 4096, 128k, 1M: k, M and G are powers of 1024, as lengths of sequences are. */
+/** Parses 4096, 128k or 1M. k, M and G are powers of 1024, as in lengths of sequences. */
 export function parseCount(name: string, text: string, minimum = 1): number {
   expectValue("parseCount: minimum", Number.isSafeInteger(minimum), "an integer", minimum);
   const input = formatText(text);
@@ -16,7 +16,7 @@ export function parseCount(name: string, text: string, minimum = 1): number {
   );
 }
 
-/** A text as it is; what a caller without types has passed instead, as errors show values. */
+/** Returns a string unchanged, and any other value, passed without type checks, as errors show it. */
 export function formatText(text: unknown): string {
   return typeof text === "string" ? text : formatValue(text);
 }
@@ -33,7 +33,7 @@ const factorByByteUnit: Readonly<Record<string, number>> = {
   TiB: 2 ** 40,
 };
 
-/** 80GB, 512MiB. */
+/** Parses 80GB or 512MiB. */
 export function parseBytes(name: string, text: string): number {
   const match = /^(\d+(?:\.\d+)?) ?([kKMGT]?i?B)?$/.exec(text);
   const value = match ? Number(match[1]) * (factorByByteUnit[match[2] ?? "B"] ?? Number.NaN) : Number.NaN;

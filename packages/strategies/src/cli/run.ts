@@ -17,15 +17,15 @@ import { crossesHosts, formatMesh } from "../mesh-order.ts";
 import { loadCandidate, UsageError } from "./load.ts";
 import { help, parseSettings, type Settings } from "./settings.ts";
 
-/** Where what was found goes cannot be written, full as it is perhaps: exit code 1. */
+/** The output cannot be written, for example because the disk is full: exit code 1. */
 class OutputError extends Error {
   override readonly name: string = "OutputError";
 }
 
-/** Writes a line or many to the standard output. A reader that closed its end is no error. */
+/** Writes one line or more to standard output. It is not an error if the reader has closed its end. */
 function print(text: string): Promise<void> {
   const { stdout } = process;
-  // The callback reports what went wrong; without a listener of its own the event would end the process.
+  // The callback reports errors. Without a listener, the error event would end the process.
   if (stdout.listenerCount("error") === 0) stdout.on("error", () => {});
   return new Promise((resolvePromise, rejectPromise) => {
     stdout.write(`${text}\n`, (error) => {
@@ -35,14 +35,14 @@ function print(text: string): Promise<void> {
   });
 }
 
-/** Notes go to the standard error, as long as it is open. */
+/** Writes a note to standard error, as long as it is open. */
 function printNote(text: string): void {
   const { stderr } = process;
   if (stderr.listenerCount("error") === 0) stderr.on("error", () => {});
   stderr.write(text);
 }
 
-/** Files that options name, checked before the work that is to be written to them. */
+/** Checks the files that options name, before the work whose results are written to them. */
 function checkOutputPaths(pathByOption: Readonly<Record<string, string | undefined>>): void {
   const optionByPath = new Map<string, string>();
   for (const [option, path] of Object.entries(pathByOption)) {
@@ -72,7 +72,7 @@ function rethrowAsOutputError(option: string, path: string, write: () => void): 
   }
 }
 
-/** What is computed, and on what. */
+/** Describes the computation and the machine. */
 function formatHeader({ job }: Plan): string {
   const { tokens, numHeads, numKvHeads, headDim, batch, dtype, mask, placement } = job.shape;
   const sequences = batch === 1 ? "" : `${batch} × `;
@@ -84,7 +84,10 @@ function formatHeader({ job }: Plan): string {
   ].join("; ");
 }
 
-/** The rows of the table: the best of every nesting, or all; with `own` and the plain ring among them, for comparison. */
+/**
+ * Returns the rows of the table: the best of every nesting, or all; always with the caller's own candidates and the
+ * plain ring.
+ */
 function selectTableRows(
   { ranking }: Plan,
   { top, all, ownNames }: { top: number; all: boolean; ownNames: ReadonlySet<string> },
@@ -110,7 +113,7 @@ const columnTitles = [
   "mesh",
 ] as const;
 
-/** Lines of text: a head, then a line for each. */
+/** Formats the table as lines of text: the titles, then one line per row. */
 function formatTable(rows: readonly RankedStrategy[], job: PlanJob): readonly string[] {
   const minSeconds = Math.min(...rows.map(({ seconds }) => seconds));
   const formatTimeMark = ({ evaluatedBy, seconds }: RankedStrategy): string => {
@@ -133,17 +136,17 @@ function formatTable(rows: readonly RankedStrategy[], job: PlanJob): readonly st
     ...(isMultiNode ? [listAxesBetweenNodes(rankedStrategy.mesh, nodes).join(", ")] : []),
   ]);
   const widths = titles.map((title, i) => Math.max(title.length, ...cells.map((row) => row[i]!.length)));
-  // Numbers stand right, words left.
+  // Numbers are aligned right, words left.
   const padCell = (text: string, i: number): string => (i < 7 ? text.padStart(widths[i]!) : text.padEnd(widths[i]!));
   return [titles, ...cells].map((row) => row.map(padCell).join("  ").trimEnd());
 }
 
-/** The axes of a mesh along which neighbours are on different nodes. `nodes`: by rank. */
+/** Returns the axes of a mesh along which neighbours are on different nodes. `nodes` is by rank. */
 function listAxesBetweenNodes(mesh: Coordinate, nodes: readonly number[]): readonly string[] {
   return Object.keys(mesh).filter((axis) => crossesHosts(nodes, mesh, axis));
 }
 
-/** What the marks in the table mean. */
+/** Explains the marks in the table. */
 function formatNotes(rows: readonly RankedStrategy[], { job, ranking, refused }: Plan): readonly string[] {
   const notes = [
     `${ranking.length} strategies compared. A step is a forward and a backward. Exposed comm: time of transfers that compute`,
@@ -164,7 +167,7 @@ function formatNotes(rows: readonly RankedStrategy[], { job, ranking, refused }:
   ];
 }
 
-/** Runs the command; the exit code. */
+/** Runs the command. Returns the exit code. */
 export async function run(args: readonly string[]): Promise<number> {
   try {
     const settings = parseSettings(args);
@@ -230,7 +233,10 @@ function formatProof({ best, job }: Plan, proof: Proof): readonly string[] {
   ];
 }
 
-/** Of a large mesh one rank of each class is replayed with its peers, and some others are compared with those. */
+/**
+ * Describes the proved ranks. In a large mesh, one rank of each class is replayed with its peers, and some others are
+ * compared with these.
+ */
 function formatProvedRanks(ranks: number, { replayed }: Proof): string {
   return replayed < ranks ? `${ranks} ranks by ${replayed} representatives` : `all ${ranks} ranks`;
 }
@@ -247,7 +253,7 @@ function writePictures({ best, job, prediction }: Plan, { svg, tiles, trace, htm
   writeOutput("html", html, viewerHtml(simulation, options));
 }
 
-/** All that was found, as plain data; times are seconds. */
+/** Returns all results as plain data. Times are in seconds. */
 function formatJson({ job, best, ranking, refused }: Plan, proof: Proof | undefined): object {
   const { mask, placement, ...shape } = job.shape;
   const { nodes, gpusPerNode, ranks, profile } = job;
@@ -267,7 +273,10 @@ function formatJson({ job, best, ranking, refused }: Plan, proof: Proof | undefi
   };
 }
 
-/** Reports on a terminal how far the planning is, in one line; elsewhere only when a stage begins. */
+/**
+ * Creates a reporter of planning progress: one line that is updated on a terminal; elsewhere one line when a stage
+ * begins.
+ */
 function createProgressReporter({ isTTY }: NodeJS.WriteStream): {
   showProgress(progress: PlanProgress): void;
   end(): void;

@@ -1,4 +1,4 @@
-// Each reads what was written behind an option, or reports what would be legal there.
+// Each parser returns the value of an option, or reports what would be valid.
 import { readFileSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { type DType, dtypeBytes, MosaicError, type PlacementName } from "@mosaic/core";
@@ -17,16 +17,16 @@ function parseChoice<T extends string>(name: string, text: string, choices: read
   throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
 }
 
-/** What one run of `mosaic-plan` does. */
+/** Settings of one run of `mosaic-plan`. */
 export interface Settings {
   readonly plan: PlanOptions;
-  /** Modules that make candidates. */
+  /** Modules that create candidates. */
   readonly backends: readonly string[];
   readonly json: boolean;
-  /** Rows of the table, and whether every grid and schedule has one. */
+  /** Number of table rows, and whether every grid and schedule has a row. */
   readonly top: number;
   readonly all: boolean;
-  /** Files for the best one's timeline, tile map and trace. */
+  /** Files for the best strategy's timeline, tile map and trace. */
   readonly svg: string | undefined;
   readonly tiles: string | undefined;
   readonly trace: string | undefined;
@@ -61,7 +61,7 @@ const options = {
   help: { type: "boolean", short: "h", default: false },
 } as const;
 
-/** Words in the column of the help, some on each line. */
+/** Wraps words into lines in the column of the help. */
 function wrapWords(words: readonly string[]): string {
   const lines: string[] = [];
   for (const word of words) {
@@ -116,7 +116,7 @@ command line is invalid.`;
 
 type Values = ReturnType<typeof parseArgs<{ options: typeof options }>>["values"];
 
-/** Reads the command line (without node and script), or "help"; throws a UsageError. */
+/** Parses the command line (without node and script). Returns "help" if help is requested; throws a UsageError. */
 export function parseSettings(args: readonly string[]): Settings | "help" {
   const values = parseArgv(args);
   if (values.help) return "help";

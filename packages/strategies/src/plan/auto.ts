@@ -4,10 +4,10 @@ import type { Strategy } from "../strategy.ts";
 import type { PlanJob, PlanOptions } from "./job.ts";
 import { type Plan, plan, type RankedStrategy } from "./plan.ts";
 
-/** Alternatives that are worth a line. */
+/** Maximum number of alternatives that are listed. */
 const MAX_ALTERNATIVES = 4;
 
-/** What was chosen and why, a sentence a line. */
+/** Explains what was chosen and why, in one sentence per line. */
 function formatExplanation({ best, ranking, job, refused }: Plan): string {
   const otherStrategies = ranking.filter((rankedStrategy) => rankedStrategy !== best);
   const families = new Set([best.family]);
@@ -38,7 +38,7 @@ function formatExplanation({ best, ranking, job, refused }: Plan): string {
 
 type BytesFormatter = (rankedStrategy: RankedStrategy) => string;
 
-/** A single node has no bytes between nodes. */
+/** Creates a formatter of sent bytes. On a single node, it omits bytes between nodes. */
 function createBytesFormatter({ nodes }: PlanJob): BytesFormatter {
   return ({ bytesWithinNodes, bytesBetweenNodes }) =>
     nodes === 1
@@ -68,20 +68,22 @@ function formatComparison(
 
 /** The strategy that the planner chose, and why. */
 export interface AutoStrategy extends Strategy {
-  /** What was chosen, and what the next best would take, in words. */
+  /** Text that describes the chosen strategy, and the costs of the next best. */
   readonly explanation: string;
-  /** Everything that was compared, with its numbers. */
+  /** All strategies that were compared, with their numbers. */
   readonly plan: Plan;
 }
 
 /**
- * The strategy that is predicted to take the least time, chosen by `plan` for the call that the options describe. Any other
- * call is computed too, and just as exactly; only its time may not be the least.
+ * Returns the strategy that is predicted to take the least time, chosen by `plan` for the call that the options
+ * describe. It computes other calls just as exactly, but perhaps not in the least time.
  *
- * Plans at once, when it is made: its `meshFor` gives the mesh for `init`, and `explanation` the reasons. Every rank plans on its
- * own and comes to the same, as long as all are given equal options; a profile that was measured must come from one rank.
+ * The plan is made at once: `meshFor` returns the mesh for `init`, and `explanation` gives the reasons. Every rank
+ * plans on its own, with the same result if all have equal options. A measured profile must therefore come from one
+ * rank.
  *
- * @throws OptionError as `plan`; on another mesh, when a module is made with it and at every call, before anything is sent.
+ * @throws OptionError as `plan` does; on another mesh, when a module is created with it and on every call, before
+ * anything is sent.
  *
  * @example
  * ```ts

@@ -28,13 +28,13 @@ interface Mesh2DLevel {
   readonly channels?: 2;
 }
 
-/** Backends within one another, outermost first, and the mesh that their axes form. */
+/** Nested backends, outermost first, and the mesh that their axes form. */
 interface NestedLevels {
   readonly levels: readonly NestingLevel[];
   readonly mesh: Coordinate;
 }
 
-/** The backend itself. */
+/** Creates the backend. */
 function createBackend({ levels }: NestedLevels): AttentionBackend {
   return levels.reduceRight((inner, level) => createLevelBackend(level, inner), local());
 }
@@ -46,7 +46,7 @@ function createLevelBackend(level: NestingLevel, inner: AttentionBackend): Atten
   return mesh2d({ axis, inner, shape, schedule, channels });
 }
 
-/** What tables call it: "ulysses 8 × mesh2d 4·8 fused". */
+/** Returns the name in tables: "ulysses 8 × mesh2d 4·8 fused". */
 function formatName({ levels }: NestedLevels): string {
   const names = levels.map((level) => {
     if (level.kind !== "mesh2d") return `${level.kind} ${level.length}`;
@@ -55,13 +55,13 @@ function formatName({ levels }: NestedLevels): string {
   return names.length === 0 ? "local" : names.join(" × ");
 }
 
-/** What nests have in common that differ only in grids and schedules. */
+/** Returns a name that is equal for nests that differ only in grids and schedules. */
 function formatFamily({ levels, mesh }: NestedLevels): string {
   const names = levels.map(({ kind, axis }) => `${kind} ${axis}`);
   return `${names.join(" × ")} on ${JSON.stringify(mesh)}`;
 }
 
-/** An expression that makes the backend from what is in `scope`. */
+/** Returns an expression that creates the backend. `scope` prefixes its function names. */
 function formatCode({ levels }: NestedLevels, scope: string): string {
   if (levels.length === 0) return `${scope}local()`;
   return levels.reduceRight((inner, level) => {
@@ -75,22 +75,27 @@ function formatCode({ levels }: NestedLevels, scope: string): string {
   }, "");
 }
 
-/** How many times what the best grid of a length sends another may send, to be worth recording: the more ranks, the less. */
+/**
+ * Returns the maximum traffic of a grid that is worth recording, relative to the best grid of its length. It falls with
+ * more ranks.
+ */
 function getMaxRelativeVolume(ranks: number): number {
   if (ranks > maxRecordedRanks) return 1.25;
   return ranks > 32 ? 2 : Number.POSITIVE_INFINITY;
 }
 
 /**
- * Every way of this package to lay so many ranks out:
+ * Returns every way of this package to arrange the ranks:
  *
- * - ring, flex, mesh2d on every grid and in both forms, and ulysses where there are heads enough, over all ranks;
- * - ulysses around ring, flex or mesh2d, its ranks neighbours or, with several nodes, as far apart as can be;
- * - between nodes a ring, within them a ring, flex or mesh2d, and ulysses around both with some ranks of each node.
+ * - ring, flex, mesh2d on every grid and in both forms, and ulysses if there are enough heads, over all ranks;
+ * - ulysses around ring, flex or mesh2d, with its ranks adjacent or, with several nodes, as far apart as possible;
+ * - a ring between nodes with a ring, flex or mesh2d within them, and ulysses around both with some ranks of each
+ *   node.
  *
- * Over 32 ranks, of the grids of one length those are left out that send over twice what the best of them sends. Over 1 024 ranks,
- * those that send over 1.25 times as much, and nests of more than 1 024 steps, each of which waits for a message: their latency
- * alone is longer than what others take, and recording them takes longest; and flex, whose ranks do not form classes.
+ * Above 32 ranks, grids that send over twice as much as the best grid of the same length are omitted. Above 1 024
+ * ranks, the limit is 1.25 times as much, and two kinds are omitted: nests of more than 1 024 steps, because each
+ * step waits for a message, so that their latency alone exceeds the time of others, and they take longest to record;
+ * and flex, because its ranks do not form classes.
  */
 function enumerateNestings(job: PlanJob): readonly NestedLevels[] {
   const nestings = listNestings(job);
@@ -99,7 +104,7 @@ function enumerateNestings(job: PlanJob): readonly NestedLevels[] {
 
 const MAX_STEPS = 1024;
 
-/** Blocks of keys that a rank attends to one after another. */
+/** Returns the number of blocks of keys that a rank attends to one after another. */
 function countSteps(levels: readonly NestingLevel[]): number {
   return levels.reduce((steps, level) => {
     const isSingleStep =
@@ -139,11 +144,11 @@ interface SearchSpace {
   readonly gpusPerNode: number;
   /** Query heads for each KV head. */
   readonly queriesPerKvHead: number;
-  /** In how many parts the keys come; queries travel once for all. */
+  /** Number of parts in which the keys arrive. Queries are sent once for all parts. */
   readonly numKvParts: number;
-  /** How many times what the best grid sends a grid may send. */
+  /** Maximum traffic of a grid, relative to the best grid. */
   readonly maxRelativeVolume: number;
-  /** Whether every rank is recorded: of flex no two ranks do the same, so that it has no classes. */
+  /** Whether every rank is recorded. Flex requires this: no two of its ranks do the same, so that it has no classes. */
   readonly isEveryRankRecorded: boolean;
 }
 
@@ -196,7 +201,7 @@ function createHeadLevel(axis: string, length: number): NestingLevel {
   return { kind: "ulysses", axis, length };
 }
 
-/** What shares out a sequence along an axis: a ring, flex, and every grid by both schedules. */
+/** Returns the levels that split a sequence along an axis: a ring, flex, and every grid with both schedules. */
 function listSequenceLevels(axis: string, length: number, space: SearchSpace): readonly NestingLevel[] {
   const gridShapes = listDivisors(length).map((rows) => ({ rows, columns: length / rows }));
   const minVolume = Math.min(...gridShapes.map((shape) => computeCommunicationVolume(shape, space)));
@@ -205,7 +210,7 @@ function listSequenceLevels(axis: string, length: number, space: SearchSpace): r
   );
   const grids = efficientShapes.flatMap(({ rows, columns }): readonly NestingLevel[] => {
     const grid = { kind: "mesh2d", axis, length, shape: [rows, columns] } as const;
-    // Rows within nodes and columns across them have links of their own, which two channels keep busy at once.
+    // Rows within nodes and columns across nodes use separate links, which two channels keep busy at the same time.
     const hasSeparateLinks = space.nodes > 1 && rows > 1 && columns > 1 && columns <= space.gpusPerNode;
     const overlappedGrid = { ...grid, schedule: "overlapped" } as const;
     return [
@@ -219,8 +224,9 @@ function listSequenceLevels(axis: string, length: number, space: SearchSpace): r
 }
 
 /**
- * What a rank of a grid sends with the full mask, forward and backward, in chunks of its queries: q, out, dOut and dq along
- * rows, k, v, dk and dv along columns. The closed form of mesh2d's messages, as if all had one width.
+ * Returns what a rank of a grid sends under the full mask, forward and backward, in chunks of its queries: q, out, dOut
+ * and dq along rows, k, v, dk and dv along columns. This is the closed form of mesh2d's messages, as if all had one
+ * width.
  */
 function computeCommunicationVolume(
   { rows, columns }: { rows: number; columns: number },
@@ -229,7 +235,7 @@ function computeCommunicationVolume(
   return 5 * (columns - 1) + (6 / queriesPerKvHead) * parts * (rows - 1);
 }
 
-/** All divisors, from 1. */
+/** Returns all divisors in ascending order. */
 export function listDivisors(n: number): readonly number[] {
   return Array.from({ length: n }, (_, i) => i + 1).filter((d) => n % d === 0);
 }
@@ -237,19 +243,19 @@ export function listDivisors(n: number): readonly number[] {
 /** A candidate, ready to be recorded. */
 export interface StrategyCandidate {
   readonly name: string;
-  /** The same for all grids and forms of one nesting on one mesh. */
+  /** Equal for all grids and forms of one nesting on one mesh. */
   readonly family: string;
   readonly backend: AttentionBackend;
   readonly mesh: Coordinate;
-  /** An expression that makes the backend, and lines that import what it needs. */
+  /** An expression that creates the backend, and the import lines that it needs. */
   readonly code: string;
   readonly imports: readonly string[];
 }
 
-/** What the built-in candidates' code calls the umbrella package. */
+/** Prefix of names from the umbrella package in the code of built-in candidates. */
 export const UMBRELLA_NAMESPACE = "mosaic.";
 
-/** All candidates: the caller's own, and those built in. */
+/** Returns all candidates: the caller's own, and those built in. */
 export function createCandidates(job: PlanJob, { candidates = [], mesh }: PlanOptions): readonly StrategyCandidate[] {
   const builtInCandidates = enumerateNestings(job).map((nesting) => {
     const [backend, code] = [createBackend(nesting), formatCode(nesting, UMBRELLA_NAMESPACE)];
@@ -306,7 +312,7 @@ function createDefaultMesh({ ranks, nodes, gpusPerNode }: PlanJob, backend: Atte
   });
 }
 
-/** The order of the axes states which ranks are neighbours: it counts. */
+/** Whether two meshes are equal, including the order of axes, which determines the ranks that are neighbours. */
 function isSameMesh(a: Coordinate, b: Coordinate): boolean {
   return JSON.stringify(Object.entries(a)) === JSON.stringify(Object.entries(b));
 }

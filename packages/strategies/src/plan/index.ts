@@ -1,4 +1,4 @@
-// Which strategy takes the least time on a machine: found by running every candidate on symbolic ranks.
+// Finds the strategy that takes the least time on a machine, by running every candidate on symbolic ranks.
 export type { CandidateJob, CandidateFactory } from "../cli/load.ts";
 export { auto, type AutoStrategy } from "./auto.ts";
 export type { CallShape, Candidate, PlanJob, PlanOptions, PlanProgress, ProfileName } from "./job.ts";

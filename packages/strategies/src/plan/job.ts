@@ -12,26 +12,29 @@ import {
 } from "@mosaic/core";
 import { maxRanks, parseProfile, type Profile, profiles } from "@mosaic/planner";
 
-/** A machine whose profile the planner has. */
+/** Name of a machine whose profile the planner has. */
 export type ProfileName = keyof typeof profiles;
 
 export const candidateOptions = defineOptions("candidate", {
-  /** Any backend: it is recorded and timed as it is. */
+  /** Any backend; it is recorded and timed unchanged. */
   backend: option.backend(),
-  /** What tables call it. Default: its own name. */
+  /** Name in tables. Default: its own name. */
   name: option.string({ optional: true }),
-  /** The mesh that it runs on. Default: what its `meshFor` returns, if it has one; of one axis, all ranks; of two, nodes and the ranks of a node. */
+  /**
+   * Mesh that it runs on. Default: the result of its `meshFor`, if it has one; for one axis, all ranks; for two axes,
+   * nodes and the ranks of a node.
+   */
   mesh: option.meshShape({ optional: true }),
-  /** An expression that makes it, for the code to paste. Default: none. */
+  /** An expression that creates it, for the code to paste. Default: none. */
   code: option.string({ optional: true }),
   /** The lines that import what `code` needs. Default: none. */
   imports: option.array(option.string(), { optional: true }),
 });
-/** One way to attend, to be compared with others. */
+/** One way to attend, for comparison with others. */
 export type Candidate = OptionsOf<typeof candidateOptions>;
 
 const positiveRange = { min: 1 } as const;
-/** Heads are distributed in every way that divides them: more are a mistake. */
+/** Heads are split in every way that divides them, so a larger number must be a mistake. */
 const headCountRange = { min: 1, max: 65_536 } as const;
 
 function isPositiveNumber(value: unknown): value is number {
@@ -43,9 +46,9 @@ function isCandidateList(value: unknown): value is readonly Candidate[] {
 }
 
 export const planOptions = defineOptions("plan", {
-  /** Length of the sequence of queries. */
+  /** Length of the query sequence. */
   tokens: option.integer(positiveRange),
-  /** Length of the sequence of keys. Default: tokens. */
+  /** Length of the key sequence. Default: tokens. */
   keyTokens: option.integer({ ...positiveRange, optional: true }),
   /** Query heads. */
   numHeads: option.integer(headCountRange),
@@ -57,55 +60,61 @@ export const planOptions = defineOptions("plan", {
   sinks: option.boolean({ default: false }),
   /** Sequences that the ranks work on together. Default 1. */
   batch: option.integer({ ...positiveRange, default: 1 }),
-  /** Of queries, keys and values. Default "bfloat16". */
+  /** Data type of queries, keys and values. Default "bfloat16". */
   dtype: option.dtype({ default: "bfloat16" }),
-  /** Which keys each query sees. Default: all. */
+  /** Mask: the keys that each query attends to. Default: all. */
   mask: option.mask({ optional: true }),
-  /** How the sequence is cut. Default: "zigzag" if the mask is causal, else "contiguous". */
+  /** Placement of the sequence on the ranks. Default: "zigzag" if the mask is causal, else "contiguous". */
   placement: option.placement({ optional: true }),
-  /** Nodes: rank = node · gpusPerNode + place in the node; at most 65 536 ranks. Default 1. */
+  /** Number of nodes. A rank's number is node · gpusPerNode + local rank; at most 65 536 ranks. Default 1. */
   nodes: option.integer({ ...positiveRange, default: 1 }),
-  /** Ranks on each node. */
+  /** Number of ranks on each node. */
   gpusPerNode: option.integer(positiveRange),
-  /** What the ranks compute on, which selects the profile if none is given. Default "cpu". */
+  /** Device of the ranks, which selects the profile if none is set. Default "cpu". */
   device: option.oneOf(["cpu", "cuda"], {
     expected: '"cpu" or "cuda", or a profile',
     remedy: "measure this device with calibrate()",
     default: "cpu",
   }),
   /**
-   * The machine: measured by `calibrate`, or a name. Ranks that plan on their own must be given the same one: measure on one
-   * and broadcast it. Default: "cpu-local", or "h100-ib400" on CUDA.
+   * Profile of the machine, measured by `calibrate`, or its name. Ranks that plan on their own must have the same
+   * profile: measure on one rank and broadcast it. Default: "cpu-local", or "h100-ib400" on CUDA.
    */
   profile: option.custom("a profile, or the name of a profile", isProfileLike, { optional: true }),
-  /** Bytes that a rank may hold at once, inputs, results and gradients of this attention included. Default: no limit. */
+  /**
+   * Maximum bytes that a rank may hold at once, including inputs, results and gradients of this attention. Default: no
+   * limit.
+   */
   memoryLimit: option.custom("a number of bytes > 0", isPositiveNumber, { optional: true }),
-  /** Only strategies that run on this very mesh. Default: any mesh. */
+  /** Considers only strategies that run on this mesh. Default: any mesh. */
   mesh: option.meshShape({ optional: true }),
-  /** More ways to attend, beside those that are built in. Default: none. */
+  /** More ways to attend, in addition to the built-in ones. Default: none. */
   candidates: option.custom("an array of candidates", isCandidateList, { optional: true }),
-  /** How many of the best are simulated whole. Default: as many as take some seconds, at least one; one of over 1 024 ranks. */
+  /**
+   * Number of the best strategies that are simulated on all ranks. Default: as many as take some seconds, at least one;
+   * one above 1 024 ranks.
+   */
   simulate: option.integer({ ...positiveRange, optional: true }),
-  /** Whether the simulations keep their events, to be drawn. Default false. */
+  /** Whether the simulations keep their events, for drawing. Default false. */
   keepEvents: option.boolean({ default: false }),
-  /** Called with how far the planning is. Default: nothing. */
+  /** Called with the progress of planning. Default: nothing. */
   onProgress: option.custom("a function", option.isFunction<(progress: PlanProgress) => void>, { optional: true }),
 });
-/** What is to be computed, and on what. */
+/** Options of `plan`. */
 export type PlanOptions = OptionsOf<typeof planOptions>;
 
 function isProfileLike(value: unknown): value is Profile | ProfileName {
   return typeof value === "string" || (typeof value === "object" && value !== null);
 }
 
-/** How far the planning is: so many of the candidates are estimated, or simulated. */
+/** Progress of planning: the number of candidates that are estimated, or simulated. */
 export interface PlanProgress {
   readonly stage: "estimate" | "simulate";
   readonly done: number;
   readonly total: number;
 }
 
-/** What is to be computed, as the planner records it: all but backend and mesh. */
+/** The call to compute, as the planner records it, without backend and mesh. */
 export interface CallShape {
   readonly tokens: number;
   readonly keyTokens: number;
@@ -119,18 +128,18 @@ export interface CallShape {
   readonly placement: Placement;
 }
 
-/** Options checked, with their defaults. */
+/** Checked options, with defaults filled in. */
 export interface PlanJob {
   readonly shape: CallShape;
   readonly nodes: number;
   readonly gpusPerNode: number;
   readonly ranks: number;
-  /** With the nodes of the job, whatever it was measured on. */
+  /** Its `ranksPerNode` is that of the job, not of the measurement. */
   readonly profile: Profile;
   readonly memoryLimit: number;
 }
 
-/** Checks options and fills in what is absent; throws an OptionError that names `where`. */
+/** Checks options and fills in defaults; throws an OptionError that names `where`. */
 export function resolveJob(where: string, options: PlanOptions): PlanJob {
   const settings = planOptions.parse(options, where);
   const { tokens, numHeads, headDim, nodes, gpusPerNode, sinks, mask = masks.full(), batch, dtype } = settings;
@@ -157,7 +166,7 @@ export function resolveJob(where: string, options: PlanOptions): PlanJob {
   };
 }
 
-/** Plans beyond this would take hours, and more memory than there is. */
+/** Rejects plans that would take hours, and more memory than there is. */
 function checkRanks(where: string, nodes: number, gpusPerNode: number): void {
   if (nodes * gpusPerNode <= maxRanks) return;
   const maxNodes = Math.floor(maxRanks / gpusPerNode);
@@ -169,7 +178,7 @@ function checkRanks(where: string, nodes: number, gpusPerNode: number): void {
   });
 }
 
-/** The profile itself, checked, or the one of that name; throws an OptionError that lists the names. */
+/** Returns the profile itself, checked, or the one with that name; throws an OptionError that lists the names. */
 export function resolveProfile(where: string, nameOrValue: Profile | string): Profile {
   if (typeof nameOrValue !== "string") return parseProfile(nameOrValue);
   if (Object.hasOwn(profiles, nameOrValue)) return profiles[nameOrValue as ProfileName];

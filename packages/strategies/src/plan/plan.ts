@@ -17,15 +17,18 @@ import { createSnippet } from "./snippet.ts";
 /** A strategy, and its predicted cost. */
 export interface RankedStrategy {
   readonly name: string;
-  /** The same for all grids and forms of one nesting on one mesh. */
+  /** Equal for all grids and forms of one nesting on one mesh. */
   readonly family: string;
   /** The mesh for `init`. */
   readonly mesh: Coordinate;
-  /** The backend itself, for `backend:` of a module, which rejects another mesh. */
+  /** The backend itself, for `backend:` of a module. It rejects another mesh. */
   readonly strategy: Strategy;
   /** A program that uses it. */
   readonly code: string;
-  /** Simulated on all ranks, or estimated from two ranks (above 1 024 ranks: one), assuming that peers are never late. */
+  /**
+   * Whether it was simulated on all ranks, or estimated from two ranks (one above 1 024 ranks) on the assumption that
+   * peers are never late.
+   */
   readonly evaluatedBy: "simulation" | "estimate";
   /** Time of forward and backward of one attention, on the slowest rank. */
   readonly seconds: number;
@@ -45,31 +48,38 @@ export interface RankedStrategy {
 /** The result of `plan`. */
 export interface Plan {
   readonly job: PlanJob;
-  /** The first of `ranking`. */
+  /** The first strategy of `ranking`. */
   readonly best: RankedStrategy;
   /** The simulation of the best strategy: its timeline, if `keepEvents` is set, and the record, to prove or draw. */
   readonly prediction: Prediction;
-  /** All that fit, those that were simulated first, then the rest, each from the best on; then those that do not fit. */
+  /**
+   * All strategies: those that fit, simulated ones first and each group from the best on, then those that do not fit.
+   */
   readonly ranking: readonly RankedStrategy[];
-  /** Candidates that throw when they are recorded, and what they throw. */
+  /** Candidates that threw an error when they were recorded, with the error. */
   readonly refused: readonly { readonly name: string; readonly mesh: Coordinate; readonly error: Error }[];
 }
 
-/** Events of all ranks that may be simulated when no option sets how many candidates: some seconds. */
+/**
+ * Maximum number of events of all ranks to simulate, if no option sets the number of candidates. They take some
+ * seconds.
+ */
 const MAX_SIMULATED_EVENTS = 600_000;
 /** Relative resolution: times are compared in buckets of this size, the first of which begins at the shortest time. */
 export const RELATIVE_TIME_RESOLUTION = 0.01;
 
 /**
- * Ranks the ways to compute an attention on a machine by the time that one step, forward and backward, is predicted to take:
- * every built-in strategy on every mesh of these ranks, and the caller's own. Times are compared in buckets of
- * 1 %, from the shortest on; within a bucket fewer inter-node bytes come first, then less memory.
+ * Ranks the ways to compute an attention on a machine by the predicted time of one step, forward and backward: every
+ * built-in strategy on every mesh of these ranks, and the caller's own candidates. Times are compared in buckets of 1
+ * %, from the shortest on. Within a bucket, fewer inter-node bytes come first, then less memory.
  *
- * Each candidate's own code is recorded on two symbolic ranks, counted and timed as if their peers kept pace; the best are
- * then simulated whole. Of more than 1 024 ranks one is recorded, and one rank of each class of ranks that do the same is simulated:
- * candidates whose ranks have unequal shares of the work, such as those of a causal mask with contiguous placement, are rejected. A pure function of its options: ranks that plan on their own come to the same.
+ * Each candidate's own code is recorded on two symbolic ranks, then counted and timed as if their peers kept pace.
+ * The best candidates are then simulated on all ranks. Above 1 024 ranks, one rank is recorded, and one rank of each
+ * class of ranks that do the same is simulated. Candidates whose ranks have unequal shares of the work, such as those
+ * of a causal mask with contiguous placement, are then rejected. The result depends only on the options, so that
+ * ranks that plan on their own obtain the same.
  *
- * @throws OptionError for options that do not exist or do not fit, for more than 65 536 ranks, and if no candidate runs, or none
+ * @throws OptionError for unknown or invalid options, for more than 65 536 ranks, and if no candidate runs, or none
  * within `memoryLimit`.
  *
  * @example
@@ -122,7 +132,7 @@ export function plan(options: PlanOptions): Plan {
       // The estimate from two ranks may have been too low.
       if (!simulatedCandidate.rankedStrategy.fits) addFinalist();
     } catch (error) {
-      // Of so many ranks only equivalent ones can be simulated: another candidate takes its place.
+      // With this many ranks, only equivalent ones can be simulated. Another candidate takes the place of this one.
       if (job.ranks <= maxRecordedRanks) throw error;
       refused.push({ name: candidate.name, mesh: candidate.mesh, error: error as Error });
       sortedCandidates.splice(sortedCandidates.indexOf(finalist), 1);
@@ -155,15 +165,19 @@ export function plan(options: PlanOptions): Plan {
 }
 
 /**
- * The ranks that are estimated. Where ranks differ, the last has most to do, or the first, which then has few peers like it. Where
- * there are so many that all must do the same, the last, at the end of a node, represents them.
+ * Returns the ranks that are estimated. If ranks differ, the last one has the most work, or the first, which then has
+ * few peers like it. If there are so many that all must do the same, the last one, at the end of a node, represents
+ * them.
  */
 function selectSampledRanks(ranks: number): readonly number[] {
   if (ranks > maxRecordedRanks) return [ranks - 1];
   return ranks > 2 ? [ranks >> 1, ranks - 1] : [...Array(ranks).keys()];
 }
 
-/** Throws an OptionError for candidates with unequal work per rank if there are too many ranks to simulate each. */
+/**
+ * Creates a check that throws an OptionError for candidates with unequal work per rank if there are too many ranks to
+ * simulate each.
+ */
 function createSymmetryCheck(job: PlanJob): (candidate: StrategyCandidate) => void {
   if (job.ranks <= maxRecordedRanks) return () => undefined;
   const cachedErrors = new Map<string, Error | undefined>();
@@ -195,7 +209,7 @@ interface SimulatedCandidate {
 }
 
 function computeSimulationBudget({ ranks }: PlanJob, fittingCandidates: readonly EstimatedCandidate[]): number {
-  // Layouts of thousands of shards take some seconds for each candidate, however few the events are.
+  // Layouts of thousands of shards take some seconds for each candidate, even if there are few events.
   if (ranks > maxRecordedRanks) return 1;
   let events = 0;
   const firstIndexOverBudget = fittingCandidates.findIndex(
@@ -254,12 +268,12 @@ function meshFor(
   });
 }
 
-/** Those that fit first. */
+/** Orders those that fit first. */
 function compareMemoryFit(a: SimulatedCandidate, b: SimulatedCandidate): number {
   return Number(b.rankedStrategy.fits) - Number(a.rankedStrategy.fits);
 }
 
-/** The plan depends on the order of ranks, too. */
+/** Returns what is wrong with the order of axes, if anything. The plan depends on the order of ranks, too. */
 function findAxisOrderError(plannedAxes: readonly string[], axes: readonly string[]): string | undefined {
   const backendAxes = axes.filter((axis) => plannedAxes.includes(axis));
   return backendAxes.every((axis, i) => axis === plannedAxes[i])

@@ -4,7 +4,7 @@ import { formatMesh } from "../mesh-order.ts";
 import { UMBRELLA_NAMESPACE, type StrategyCandidate } from "./candidates.ts";
 import type { CallShape, PlanJob } from "./job.ts";
 
-/** A whole program that attends in this way, for this call, on this mesh. */
+/** Returns a complete program that computes this call with the candidate on its mesh. */
 export function createSnippet(job: PlanJob, candidate: StrategyCandidate, seconds: number): string {
   const { shape, ranks, nodes, gpusPerNode, profile } = job;
   const { tokens, keyTokens, mask, placement } = shape;
@@ -12,7 +12,7 @@ export function createSnippet(job: PlanJob, candidate: StrategyCandidate, second
     nodes === 1
       ? `npx mosaic-run --nproc-per-node ${ranks} attend.ts`
       : `npx mosaic-run --hosts n0:${gpusPerNode},n1:${gpusPerNode}${nodes > 2 ? ",…" : ""} attend.ts  # ${nodes} nodes`;
-  // Ranks that share cores are processes on CPUs, which need no other package.
+  // Ranks that share cores are CPU processes, which need no other package.
   const device = profile.cores ? "" : `device: "cuda", collectives: "nccl", `;
   const isCrossAttention = keyTokens !== tokens;
   const inputs = [
@@ -40,7 +40,7 @@ export function createSnippet(job: PlanJob, candidate: StrategyCandidate, second
   ].join("\n");
 }
 
-/** The options of the module. */
+/** Returns the options of the module. */
 function formatOptions(shape: CallShape): readonly string[] {
   const { numHeads, numKvHeads, headDim, sinks, tokens, keyTokens, dtype, mask, placement } = shape;
   const isCrossAttention = keyTokens !== tokens;
@@ -62,10 +62,13 @@ function formatOptions(shape: CallShape): readonly string[] {
   ];
 }
 
-/** What stands for a part that cannot be written: names that nothing declares, so that the program fails until they are replaced. */
+/**
+ * Names for parts that cannot be written as code. They are not declared, so that the program fails until they are
+ * replaced.
+ */
 const PLACEHOLDERS = { mask: "yourMask", placement: "yourPlacement" } as const;
 
-/** States what to replace, if there is no expression. */
+/** Returns a comment that states what to replace, if there is no expression. */
 function formatPlaceholder(
   part: keyof typeof PLACEHOLDERS,
   name: string,
@@ -78,7 +81,7 @@ function formatPlaceholder(
 
 const namedPlacements: readonly Placement[] = (["contiguous", "zigzag", "striped"] as const).map(resolvePlacement);
 
-/** A placement's name, or the call that makes it; undefined if it is one of the program's own, or one of `dispatch`. */
+/** Returns a placement's name, or the call that creates it; undefined for a custom placement, or one of `dispatch`. */
 function formatPlacement(placement: Placement): string | undefined {
   if (namedPlacements.includes(placement)) return `"${placement.name}"`;
   const [, lengths] = /^contiguous\(\[([\d,]*)\]\)$/.exec(placement.name) ?? [];
@@ -87,11 +90,14 @@ function formatPlacement(placement: Placement): string | undefined {
 
 interface InputContext {
   readonly job: PlanJob;
-  /** Of the whole sequence. */
+  /** Length of the whole sequence. */
   readonly length: number;
 }
 
-/** Lines that make this rank's part of an input; how many rows that is, is a number if all ranks have as many. */
+/**
+ * Returns the lines that create this rank's part of an input. Its row count is a number if all ranks have equally many
+ * rows.
+ */
 function formatInput(name: string, rows: string, { job, length }: InputContext): readonly string[] {
   const { placement, batch, numHeads, headDim, dtype } = job.shape;
   const { ranks } = job;

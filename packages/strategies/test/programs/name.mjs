@@ -1,2 +1,2 @@
-// A module that gives a name where a backend is meant.
+// A module that returns a name instead of a backend.
 export default () => "ring";

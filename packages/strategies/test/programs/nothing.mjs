@@ -1,2 +1,2 @@
-/** Makes nothing. */
+/** Returns nothing. */
 export default () => {};

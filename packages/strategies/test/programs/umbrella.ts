@@ -1,4 +1,4 @@
-// What the umbrella package gives a program at its root, as far as printed code needs it, from the packages that this one may use.
+// The exports of the umbrella package that printed code uses, from packages that this one may import.
 import { local as localCollectives } from "@mosaic/collectives-local";
 import { type Context, init as initCore, type InitOptions } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";

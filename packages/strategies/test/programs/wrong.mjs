@@ -1,4 +1,4 @@
-// A backend that computes its own keys only: no candidate may be believed unproved.
+// A backend that computes its own keys only. A candidate must not be trusted without a proof.
 export default () => ({
   name: "forgetful",
   axes: ["sp"],
