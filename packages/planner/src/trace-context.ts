@@ -39,9 +39,9 @@ export interface ContextTrace {
 
 /**
  * Begins to trace this rank: the kernels and collectives that it runs, and the memory that it allocates. `stop()`
- * writes `rank-N.json` into the directory, and beside it the viewer's page without data, `viewer.html`, which reads such
- * files. Collective: every rank calls it while no other work runs, because the clocks of hosts are compared. If the
- * program itself calls `ctx.startTrace()`, what was traced until then is discarded.
+ * writes `rank-N.json` into the directory, and beside it the viewer's page without data, `viewer.html`, which reads
+ * such files. Collective: every rank calls it while no other work runs, because the clocks of hosts are compared. If
+ * the program itself calls `ctx.startTrace()`, what was traced until then is discarded.
  *
  * @example
  * ```ts
