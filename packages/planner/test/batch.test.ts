@@ -56,7 +56,7 @@ test("what is counted is what the closed form states of the union of the samples
     const traffic = ringTraffic({ mesh, call, width: batch * numKvHeads * headDim, dtype: "bfloat16" });
     expect([forward.sent.bytes, backward.sent.bytes]).toEqual([traffic.forward.bytesSent, traffic.backward.bytesSent]);
   }
-  // Of 67 rows the last 37 are padding in every sample: the last rank needs nothing, and nobody needs its keys.
+  // Of 67 rows, the last 37 are padding in every sample. The last rank requires no keys, and no rank requires its keys.
   expect(count(attentionRecord).ranks[3]!.forward.received.bytes).toBe(0);
   expect(count(attentionRecord).ranks[3]!.forward.sent.bytes).toBe(0);
 });
@@ -103,7 +103,7 @@ test("compute is that of the area of all samples", () => {
     predictSeconds(4096, 8192),
     predictSeconds(4096, 4096),
   ];
-  // To halve a sample takes three quarters of its area away, whatever the other one is.
+  // Halving a sample removes three quarters of its area, whatever the other sample is.
   expect(bothLongSeconds - oneLongSeconds).toBeGreaterThan(0.25 * bothLongSeconds);
   expect(oneLongSeconds - bothShortSeconds).toBeCloseTo(bothLongSeconds - oneLongSeconds, 12);
 });
@@ -122,7 +122,7 @@ test("classes of ranks are found for batches, too", () => {
   const attentionRecord = recordRepresentatives({ ...call, mask: [masks.full(), masks.causal()] });
   expect(attentionRecord.ranks.length).toBeLessThan(16);
   expect(prove(attentionRecord).violations).toEqual([]);
-  // Half of each sample is visible: their sum is as much as one sample has, which is not all of it.
+  // Half of each sample is visible. The sum of both equals the area of one sample, but not every pair is visible.
   const halfMasks = [
     masks.fromSlices([{ q0: 0, q1: 64, k0: 0, k1: 128, type: "full" }]),
     masks.fromSlices([{ q0: 64, q1: 128, k0: 0, k1: 128, type: "full" }]),

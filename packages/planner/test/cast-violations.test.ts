@@ -7,7 +7,7 @@ const sizes = { mesh: { sp: 4 }, tokens: 64, numHeads: 2, headDim: 4, mask: mask
 
 type Tap = Parameters<typeof tappedFlex>[1];
 
-/** On one host, or on several: rows then cross to another once. */
+/** Records a flex on one host or on several, where rows are sent to another host once. */
 function recordTappedFlex(tap: Tap, hosts?: readonly number[]) {
   return record({ backend: tappedFlex({ stages: 2, hierarchical: hosts !== undefined }, tap), ...sizes, hosts });
 }
@@ -27,13 +27,13 @@ test("casts are recorded, counted and proved", () => {
   expect(ops).toContain("groupCast");
   expect(ops).toContain("groupReduce");
   expect(ops).not.toContain("sendRecv");
-  // Everybody's 16 rows of k and v, from three others, in bfloat16, of 2 heads of 4 numbers; gradients in float32.
+  // Each rank's 16 rows of k and v, from three other ranks, in bfloat16, of 2 heads of size 4; gradients in float32.
   const { forward, backward } = count(attentionRecord).ranks[1]!;
   expect(forward.received.bytes).toBe(3 * 16 * 2 * 2 * 4 * 2);
   expect(backward.sent.bytes).toBe(3 * 16 * 2 * 2 * 4 * (2 + 4));
 });
 
-/** Of the first cast: what rank 2 sends rank 3. */
+/** Whether this is what rank 2 sends to rank 3 in the first cast. */
 const isFaultSite = ({ op, call }: CastSite, sender: number, receiver: number): boolean =>
   op === "groupCast" && call === 0 && sender === 2 && receiver === 3;
 
@@ -98,7 +98,7 @@ test("a range that goes to one more rank, which does not require it", () => {
 });
 
 test("rows that return to another owner", () => {
-  // Some of what rank 3 received of rank 1 goes to rank 2, and the other way round.
+  // Some rows that rank 3 received from rank 1 return to rank 2, and vice versa.
   const faults = listViolations((site, plan, sender, receiver) => {
     if (site.op !== "groupReduce" || receiver !== 3) return plan.ranges(sender, receiver);
     return plan.ranges(([0, 2, 1, 3] as const)[sender]!, receiver);
@@ -115,7 +115,7 @@ test("rows that return to another owner", () => {
 
 const twoHosts = [0, 0, 1, 1];
 
-/** Of rank 0's rows in any cast: what rank 3 receives of them, by rank 2, its neighbour. */
+/** Whether these are rows of rank 0 that rank 3 receives in any cast, forwarded by its neighbour, rank 2. */
 const isForwarded = ({ op }: CastSite, sender: number, receiver: number): boolean =>
   op === "groupCast" && sender === 0 && receiver === 3;
 
@@ -146,7 +146,7 @@ test("over hosts: rows that a rank does not forward", () => {
 });
 
 test("over hosts: rows that are sent twice, in place of others", () => {
-  // Rank 1's rows come to rank 3 in two stages, by rank 3 itself: the second brings the first ones again.
+  // Rank 1's rows are sent to rank 3 directly, in two stages; the second stage sends the first rows again.
   const faults = listViolations((site, plan, sender, receiver) => {
     const ranges = plan.ranges(sender, receiver);
     if (site.op !== "groupCast" || sender !== 1 || receiver !== 3) return ranges;
@@ -162,7 +162,7 @@ test("over hosts: rows that are sent twice, in place of others", () => {
 });
 
 test("over hosts: rows that return to another owner", () => {
-  // Some of what rank 3 received of rank 1, on the other host, goes to rank 2, and the other way round.
+  // Some rows that rank 3 received from rank 1, on the other host, return to rank 2, and vice versa.
   const faults = listViolations((site, plan, sender, receiver) => {
     if (site.op !== "groupReduce" || receiver !== 3) return plan.ranges(sender, receiver);
     return plan.ranges(([0, 2, 1, 3] as const)[sender]!, receiver);
@@ -177,7 +177,7 @@ test("over hosts: rows that return to another owner", () => {
   `);
 });
 
-// Of more than a few messages and regions memory is kept in order, and searched.
+// More than a few messages and regions are kept in memory order and searched.
 const manyRankSizes = { mesh: { sp: 24 }, tokens: 384, numHeads: 2, headDim: 4, mask: masks.full() };
 
 function listManyRankViolations(tap: Tap): string[] {
@@ -204,7 +204,7 @@ test("among many ranks: a range that its sender omits", () => {
 });
 
 test("among many ranks: a range that is sent twice, in place of another", () => {
-  // Half of rank 15's rows come to rank 3 in either stage.
+  // Half of rank 15's rows are sent to rank 3 in each stage.
   const faults = listManyRankViolations((site, plan, sender, receiver) => {
     const ranges = plan.ranges(sender, receiver);
     if (site.op !== "groupCast" || sender !== 15 || receiver !== 3) return ranges;

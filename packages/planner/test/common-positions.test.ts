@@ -2,7 +2,7 @@ import { positions, type Span } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { commonPositions } from "../src/prove/positions.ts";
 
-/** Numbers that are the same in every run. */
+/** Returns pseudo-random integers that are the same in every run. */
 function createRandomInteger(seed: number): (bound: number) => number {
   let state = seed;
   return (bound) => {

@@ -13,7 +13,7 @@ test.each([1, 2, 4])("a full ring moves (2/g)(p − 1) chunks forward, twice tha
   );
   for (const { forward, backward } of ranks) {
     expect(forward.sent.elements / chunk).toBeCloseTo((2 / g) * (p - 1), 12);
-    // Of dK and dV each rank's own share never leaves it: one hop less than there are ranks.
+    // A rank's own share of dK and dV never leaves it, so there is one hop fewer than there are ranks.
     expect(backward.sent.elements / chunk).toBeCloseTo((4 / g) * (p - 1), 12);
     expect(forward.received).toEqual(forward.sent);
     expect(forward.sent.messages).toBe(2 * (p - 1));
@@ -77,7 +77,10 @@ test("256 ranks in tiles of 8 × 32 and 16 × 16 chunks send 85.4 and 89.2 per c
   }
 });
 
-/** Collectives whose shares divide nothing, and a message to oneself. Shares are large enough for the direct form. */
+/**
+ * Runs collectives with shares that are not divisible by the number of ranks, and a message from a rank to itself.
+ * Shares are large enough for the direct form.
+ */
 function runCollectives(ctx: Context): void {
   const { world: group, rank, size, device } = ctx;
   const createEmpty = (length: number) => device.empty([length], "float32");

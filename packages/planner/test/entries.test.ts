@@ -12,7 +12,7 @@ import { identityTranslations } from "../src/symmetry/translations.ts";
 const [ROWS, HEADS, COLUMNS] = [8, 2, 3];
 const ROW_ELEMENTS = HEADS * COLUMNS;
 
-/** Rows [first, end) of a message, which are positions from `start` on, as the gradient of one tile. */
+/** Rows [first, end) of a message, which have the positions from `start` on and are the gradient of one tile. */
 interface Part {
   readonly first: number;
   readonly end: number;
@@ -32,7 +32,7 @@ class MessageSums {
     return new Region(encodeValue("dk", this.#sums.add(EMPTY_SUM, tile)), rows, box);
   }
 
-  /** Of each row of the sum that is known: its position and the tiles that were added, in order. */
+  /** Returns, for each known row of the sum, its position and the tiles that were added, in order. */
   reduce(messages: readonly (readonly Part[])[]): string[] {
     const contents = messages.map((parts) => toContent(parts.map((part) => this.#createRegion(part))));
     const context = { sums: this.#sums, initialValues: new InitialValues(this.#interned) };
@@ -46,7 +46,7 @@ class MessageSums {
   }
 }
 
-/** Parts of all rows, cut at some of them. */
+/** Returns parts that cover all rows, cut at some of them. */
 function cutRows(cuts: readonly number[], firstTile: number, start = 100): Part[] {
   const bounds = [0, ...cuts, ROWS];
   return bounds.slice(1).map((end, i) => {

@@ -11,13 +11,13 @@ import {
   type Transfer,
 } from "@mosaic/core";
 
-/** What a faulty kernel call may do: the call itself, as often and on what it likes. */
+/** What a faulty kernel call does: it may run the call any number of times, on any block. */
 export interface FaultInjection {
   forward?(site: Site, attend: (kv?: KvBlock) => void): void;
   backward?(site: Site, attend: (kv?: KvBlock) => void): void;
 }
 
-/** Which tile of the ring it is. */
+/** The tile of the ring that is computed. */
 export interface Site {
   readonly rank: number;
   readonly source: number;
@@ -48,7 +48,7 @@ export function faultyRing({ forward, backward }: FaultInjection): AttentionBack
   return ring({ inner });
 }
 
-/** A ring whose messages are altered on the way. */
+/** A ring whose messages are altered before they are posted. */
 export function interceptedRing(
   tap: (group: ProcessGroup, transfers: readonly Transfer[]) => readonly Transfer[],
 ): AttentionBackend {
@@ -57,14 +57,14 @@ export function interceptedRing(
   }));
 }
 
-/** Which operation of a group a plan is for: its number among those of its kind, on this rank. */
+/** The operation of a group that a plan is for: its index among those of its kind on this rank. */
 export interface CastSite {
   readonly op: "groupCast" | "groupReduce";
   readonly rank: number;
   readonly call: number;
 }
 
-/** A flex whose plans are altered: `tap` answers for `plan.ranges`. */
+/** A flex whose plans are altered: `tap` replaces `plan.ranges`. */
 export function tappedFlex(
   options: FlexOptions,
   tap: (site: CastSite, plan: GroupCastPlan, sender: number, receiver: number) => readonly RowRange[],
@@ -86,7 +86,7 @@ export function tappedFlex(
   });
 }
 
-/** A backend on groups of which some operations are replaced. */
+/** Wraps a backend so that some operations of its groups are replaced. */
 function tapBackend(
   backend: AttentionBackend,
   createReplacements: (group: ProcessGroup) => Partial<Pick<ProcessGroup, "sendRecv" | "groupCast" | "groupReduce">>,

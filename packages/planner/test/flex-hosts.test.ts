@@ -14,7 +14,7 @@ import {
 import { arrangements, raggedSizes } from "./shapes.ts";
 
 const sizes = { ...raggedSizes, dtype: "bfloat16" } as const;
-/** In order, and not; unequal ones; one rank on each, and one host. */
+/** Hosts in order and not in order, of unequal sizes, with one rank each, and a single host. */
 const hostAssignments: readonly (readonly number[])[] = [
   [0, 0, 1, 1, 1],
   [0, 1, 0, 1, 2, 0],
@@ -23,7 +23,7 @@ const hostAssignments: readonly (readonly number[])[] = [
 ];
 const flexOptions: readonly FlexOptions[] = [{}, { stages: 2 }, { stages: 0 }, { queriesTravel: true }];
 
-/** Rows that cross to another host, each once for each host some query of which sees it. */
+/** Returns the number of rows sent to other hosts, each once for each host with a query that attends to it. */
 function rowsBetweenHosts({ queries, keys, slices }: AttentionRecord, hosts: readonly number[]): number {
   let rows = 0;
   for (const [sp, ownHost] of hosts.entries()) {
@@ -36,7 +36,7 @@ function rowsBetweenHosts({ queries, keys, slices }: AttentionRecord, hosts: rea
   return rows;
 }
 
-/** Bytes that cross in either pass: each host in turn is the one that is counted. */
+/** Returns the bytes sent between hosts in each pass. Each host in turn is the one that is counted. */
 function bytesBetweenHosts(call: RecordOptions, hosts: readonly number[]): Record<"forward" | "backward", number> {
   const relativeAssignments = [...new Set(hosts)].map((originHost) =>
     hosts.map((host) => (host === originHost ? 0 : host + 1)),
@@ -71,7 +71,7 @@ test.each(hostAssignments)("flex over the hosts %j is right and sends what its c
         expect(counted.sent.bytes).toBe(expected.bytesSent);
         expect(counted.received.bytes).toBe(expected.bytesReceived);
         expect(counted.sent.messages).toBe(expected.messagesSent);
-        // Whichever way, a rank receives the rows that it requires, and no other.
+        // In both forms, a rank receives exactly the rows that it requires.
         expect(counted.received.bytes).toBe(unforwarded.received.bytes);
       }
     }
@@ -88,7 +88,7 @@ test.each(hostAssignments)("between the hosts %j a row costs once for each host 
     const directBytes = bytesBetweenHosts({ ...call, backend: flex({ stages }) }, hosts);
     const rows = rowsBetweenHosts(record({ ...call, backend: flex() }), hosts);
     expect(hierarchicalBytes.forward).toBe(rows * elementsPerRow * 2);
-    // Gradients return each by itself, in float32.
+    // Each rank returns its gradients separately, in float32.
     expect(hierarchicalBytes.backward).toBe(hierarchicalBytes.forward + 2 * directBytes.forward);
     expect(directBytes.backward).toBe(3 * directBytes.forward);
     if (hierarchicalBytes.forward < directBytes.forward) numReduced++;
@@ -121,7 +121,7 @@ test("ranks of a class are on hosts of their own, in the same places", () => {
   const attentionRecord = recordRepresentatives({ ...call, mesh: { sp: 8 }, hosts: [0, 0, 1, 1, 2, 2, 3, 3] });
   expect(attentionRecord.ranks.map(({ tape }) => tape.rank)).toEqual([0, 1]);
   expect(prove(attentionRecord).violations).toEqual([]);
-  // Hosts of unequal size: no rank does what another does.
+  // Hosts of unequal size: no two ranks do the same.
   const unequalRecord = recordRepresentatives({ ...call, mesh: { sp: 8 }, hosts: [0, 0, 0, 1, 1, 2, 2, 2] });
   expect(unequalRecord.ranks).toHaveLength(8);
 });

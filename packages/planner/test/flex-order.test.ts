@@ -3,7 +3,7 @@ import { masks } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { record } from "../src/index.ts";
 
-/** What rank 1 of 4 does, in order: what it posts, waits for, and computes. */
+/** Returns what rank 1 of 4 does, in order: what it posts, waits for, and computes. */
 function listSteps(options: FlexOptions): string {
   const attentionRecord = record({
     backend: flex(options),
@@ -25,7 +25,7 @@ function listSteps(options: FlexOptions): string {
 }
 
 test("a stage is posted before the one before it computes, gradients return while the next one does", () => {
-  // The last ones return behind a second part of the own rows.
+  // The last gradients return while a second part of the own rows is computed.
   const slowKernels = { flops: 1e6, backwardFlops: 1e6, halfKeys: 0, backwardHalfKeys: 0, launch: 0 };
   expect(listSteps({ stages: 2, cost: { latency: 0, bandwidth: 1e6, ...slowKernels } })).toBe(
     "forward: post compute wait post compute wait compute " +

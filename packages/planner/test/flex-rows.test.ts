@@ -13,7 +13,7 @@ import { dtypeBytes, type Mask, masks, positions } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { count, prove, record, type RecordOptions } from "../src/index.ts";
 
-// The rows that flex moves are the required ones, exactly: counted in the record, beside a count pair by pair.
+// The rows that flex moves are exactly the required ones: the record is compared with a count pair by pair.
 
 const sizes = {
   ranks: [1, 2, 3, 4, 5, 6, 7, 8],
@@ -30,7 +30,7 @@ type Sizes = { readonly [Name in keyof typeof sizes]: (typeof sizes)[Name][numbe
 
 type VisibilityTest = (query: number, key: number) => boolean;
 
-/** Σ over ranks of the rows of others that some query of theirs sees in some sample. */
+/** Returns the sum over ranks of the rows of other ranks that some of their queries attend to in some sample. */
 function countRequiredRows(
   { queries, keys }: ReturnType<typeof record>,
   ranks: number,
@@ -47,7 +47,7 @@ function countRequiredRows(
   return rows;
 }
 
-// oxlint-disable-next-line max-params -- what is recorded, on what, and what is right
+// oxlint-disable-next-line max-params -- the case, its call, and what is visible
 function expectRequiredRows(
   name: string,
   { ranks, heads, stages, ...recordSizes }: Sizes,

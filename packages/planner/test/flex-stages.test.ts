@@ -3,8 +3,9 @@ import { type Mask, masks } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type Profile, predict, profiles } from "../src/index.ts";
 
-// flex chooses its stages by a model of its own. The simulation of the backend's own code judges the choice: see
-// benchmarks/dispatch/stages.ts, of which these are small cases. The worst number takes 1.1 to 1.7 times the best one's time.
+// flex chooses its stages by a cost model of its own. The simulation of the backend's own code evaluates the choice;
+// see benchmarks/dispatch/stages.ts, of which these are small cases. The worst number of stages takes 1.1 to 1.7 times
+// as long as the best.
 
 const ranks = 8;
 const tokens = ranks * 4096;

@@ -1,6 +1,9 @@
 import { type AttentionBackend, type Context, local, omitAxes, type Tensor } from "@mosaic/core";
 
-/** Keys of all ranks by allGather, gradients home by allToAll; one sequence of one head, and equal shards. */
+/**
+ * Gathers keys of all ranks by allGather, and returns gradients by allToAll. For one sequence of one head, and equal
+ * shards.
+ */
 export function gatheringBackend(axis = "sp"): AttentionBackend {
   const inner = local();
   const group = (ctx: Context) => ctx.mesh.group(axis);

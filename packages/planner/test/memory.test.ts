@@ -6,12 +6,12 @@ import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
 import { prove, record } from "../src/index.ts";
 
-// Every tensor fills whole lines of 64 bytes, which the CPU's allocator counts in.
+// Every tensor fills whole lines of 64 bytes, which is the unit of the CPU's allocator.
 const sizes = { tokens: 96, numHeads: 4, numKvHeads: 2, headDim: 16, batch: 1, dtype: "bfloat16" } as const;
 const mesh = { sp: 6 };
 const arrangement = { mask: masks.causal(), placement: zigzag() };
 
-/** What `record` does, on a device that computes: the most bytes that were allocated at once. */
+/** Runs what `record` records, on a device that computes. Returns the peak allocated bytes. */
 function measurePeakBytes(ctx: Context, backend: AttentionBackend): number {
   const { tokens, numHeads, numKvHeads, headDim, batch, dtype } = sizes;
   const layout = layoutOf({ mesh, axes: ["sp"], placement: arrangement.placement, length: tokens });

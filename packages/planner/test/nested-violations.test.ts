@@ -13,7 +13,7 @@ import {
 import { expect, test } from "vitest";
 import { type Violation, prove, record } from "../src/index.ts";
 
-/** Which tile a kernel is called for. */
+/** The tile that a kernel is called for. */
 interface TileSite {
   readonly rank: number;
   readonly isBackward: boolean;
@@ -21,7 +21,7 @@ interface TileSite {
   readonly k: readonly Span[];
 }
 
-/** A kernel that is called a given number of times. */
+/** A backend that calls the kernel a given number of times for each tile. */
 function faultyInner(countRuns: (site: TileSite) => number): AttentionBackend {
   const localBackend = local();
   return {
@@ -87,7 +87,7 @@ test("of heads shared out and a ring around nodes, the rank and the tile are nam
   expect(violations[0]!.message).toContain(
     "rank 3, backward, tile 3 (queries 8..15, keys 0..7) duplicates pairs of rank 3",
   );
-  // Head 1 of rows 8 to 15 lies with ranks 2 and 3, that of keys 0 to 7 with ranks 0 and 1.
+  // Head 1 of rows 8 to 15 is on ranks 2 and 3, and head 1 of keys 0 to 7 on ranks 0 and 1.
   expect(new Set(violations.map(({ rank }) => rank))).toEqual(new Set([0, 1, 2, 3]));
 });
 
@@ -100,7 +100,7 @@ test("a tile forgotten by one rank of a ring in a ring is missing where its rows
   );
 });
 
-/** A backend some of whose ranks' groups do something else. */
+/** Wraps a backend so that `tap` may replace its groups. */
 function interceptGroups(
   backend: AttentionBackend,
   tap: (group: ProcessGroup, axis: string, ctx: Context) => ProcessGroup,
@@ -122,7 +122,7 @@ function interceptGroups(
   };
 }
 
-/** The group with another sendRecv. */
+/** Returns the group with another sendRecv. */
 function replaceSendRecv(group: ProcessGroup, sendRecv: ProcessGroup["sendRecv"]): ProcessGroup {
   const { rank, size, ranks, device, name } = group;
   const values = Object.entries({ sendRecv, rank, size, ranks, device, name });
@@ -147,7 +147,7 @@ test("a send that the other rank of an overlapped tile never receives is named",
 });
 
 test("ranks of a nest that exchange their keys and queries in different orders wait in a circle", () => {
-  // Each batch cut in two: rank 0 sends first, the others receive first.
+  // Each batch is cut in two, and all ranks receive before they send.
   const backend = interceptGroups(ring({ axis: "node", inner: ulysses({ axis: "gpu" }) }), (group, axis) => {
     if (axis !== "gpu") return group;
     return replaceSendRecv(group, (transfers, options) => {

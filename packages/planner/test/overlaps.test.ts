@@ -6,7 +6,7 @@ import { prove, record } from "../src/index.ts";
 const ringBackend = ring();
 const sizes = { mesh: { sp: 2 }, tokens: 16, numHeads: 1, headDim: 4 };
 
-/** A ring that does something more before, on tensors of its own, or after. */
+/** A ring that does something more after its forward or backward. */
 function extendRing(
   hooks: Partial<Record<"forward" | "backward", (ctx: Context, result: Tensor, input: Tensor) => void>>,
 ) {

@@ -58,7 +58,7 @@ test("gradients of float32 inputs and head sizes of one are followed too", () =>
 });
 
 test("states that have seen nothing merge, both of them empty", () => {
-  // A block that shows some pair of its two rows, and none of those that the row's own rank gets back.
+  // A block with a visible pair of its two rows, but with none of the rows that are returned to the row's own rank.
   const sizes = { mesh: { sp: 5 }, tokens: 2, keyTokens: 64, numHeads: 3, headDim: 5 };
   const call = { ...sizes, mask: masks.slidingWindow(2), placement: striped() };
   expect(prove(record({ backend: mesh2d({ schedule: "overlapped" }), ...call })).violations).toEqual([]);
@@ -73,7 +73,7 @@ test.each([
   (numHeads, numKvHeads, sp) => {
     const call = { mesh: { sp }, tokens: 17, numHeads, numKvHeads, headDim: 4, batch: 2, mask: masks.causal() };
     expect(prove(record({ backend: ulysses(), ...call })).violations).toEqual([]);
-    // A tile that is computed twice, of such a share.
+    // A tile of such a share that is computed twice.
     const localBackend = local();
     const repeatingBackend: AttentionBackend = {
       ...localBackend,

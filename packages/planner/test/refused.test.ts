@@ -48,7 +48,7 @@ const { contexts } = symbolicWorld({ mesh: { sp: 2 } });
 const [ctx, otherCtx] = [contexts[0]!, contexts[1]!];
 const createTensor = (size: number, dtype: DType = "float32") => ctx.device.empty([size], dtype);
 
-// The same that groups of real devices reject: see checks.test.ts of collectives-local.
+// Groups of real devices reject the same; see checks.test.ts of collectives-local.
 test.each<[string, () => unknown, new (...args: never[]) => Error]>([
   ["shares that are not equal", () => ctx.world.allToAll(createTensor(7), createTensor(7)), ShapeError],
   ["an out too small", () => ctx.world.allGather(createTensor(3), createTensor(2), { counts: [2, 2] }), ShapeError],
@@ -99,7 +99,7 @@ const profile = profiles["h100-ib400"];
 const attentionRecord = record(call);
 const simulation = simulate(attentionRecord, profile);
 
-// What types exclude: the option, and what it accepts, are named.
+// Values that types exclude: the error names the option and what it accepts.
 test.each<[string, () => unknown, string]>([
   [
     "prove",

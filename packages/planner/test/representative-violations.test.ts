@@ -6,11 +6,11 @@ import { proveRepresentatives } from "../src/prove/prove.ts";
 import { type FaultInjection, faultyRing, type Site, interceptedRing } from "./fault-injection.ts";
 
 const RANKS = 512;
-/** More than `prove` replays one by one. */
+/** More ranks than `prove` replays one by one. */
 const MANY_RANKS = 2048;
 const sizes = { numHeads: 2, headDim: 4, mask: masks.causal(), placement: zigzag() } as const;
 
-/** What goes wrong at sites that are the same for every rank: its own number of steps from the source. */
+/** Selects sites that are the same for every rank: those with this number of steps from the source. */
 function matchesStep(step: number, ranks: number): (site: Site) => boolean {
   return ({ rank, source }) => (rank - source + ranks) % ranks === step;
 }
@@ -37,7 +37,7 @@ const exchanges = (isFaultSite: (site: Site) => boolean): FaultInjection => ({
 
 const faultInjections = { skipsTiles, skipsGradients, repeatsTiles, exchanges };
 
-/** Keys and values of half the messages are exchanged. */
+/** Swaps keys and values in the messages that faulty ranks send. */
 function swapSentTensors(isFaultyRank: (rank: number) => boolean): AttentionBackend {
   return interceptedRing((group, transfers) => {
     if (!isFaultyRank(group.rank)) return transfers;
@@ -47,7 +47,7 @@ function swapSentTensors(isFaultyRank: (rank: number) => boolean): AttentionBack
   });
 }
 
-/** All receive before they send. */
+/** Creates a backend in which all ranks receive before they send. */
 function createCyclicBackend(ranks: number): AttentionBackend {
   const localBackend = local();
   return {

@@ -20,7 +20,7 @@ import { placements } from "./shapes.ts";
 
 const sizes = { numHeads: 8, numKvHeads: 4, headDim: 8 } as const;
 
-/** Some keep ranks alike in one class, some in a few, some in none. */
+/** Some masks place all ranks in one class, some in a few, some each rank in its own. */
 const someMasks = [masks.full(), masks.causal(), masks.slidingWindow(9), masks.documents([32, 32, 64], "causal")];
 const arrangements = someMasks.flatMap((mask) => placements.map((placement) => ({ mask, placement })));
 
@@ -52,7 +52,7 @@ const cases: readonly Case[] = [
   },
 ];
 
-/** All ranks of its mesh are compared with their representatives. */
+/** Proves a record by comparing all ranks of its mesh with their representatives. */
 function proveByRepresentatives(attentionRecord: AttentionRecord): ReturnType<typeof prove> {
   return proveRepresentatives(
     attentionRecord,
@@ -61,7 +61,7 @@ function proveByRepresentatives(attentionRecord: AttentionRecord): ReturnType<ty
   );
 }
 
-/** What a representative stands for is what the record of all ranks has at every rank of its class. */
+/** Expects traffic and memory of a representative to be those of every rank of its class in the record of all ranks. */
 function expectEqualTraffic(representativeRecord: AttentionRecord, fullRecord: AttentionRecord): void {
   const [representativeTraffic, fullTraffic] = [count(representativeRecord).ranks, count(fullRecord).ranks];
   const indexByRank = new Map(representativeRecord.ranks.map(({ tape }, i) => [tape.rank, i]));

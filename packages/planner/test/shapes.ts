@@ -14,7 +14,10 @@ import {
 } from "@mosaic/core";
 import type { RecordOptions } from "../src/index.ts";
 
-/** Nothing divides: 67 queries and keys, in two sequences, with two query heads for each KV head. */
+/**
+ * Sizes that are not divisible by numbers of ranks: 67 queries and keys, in two sequences, with two query heads for
+ * each KV head.
+ */
 export const raggedSizes = { tokens: 67, numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2 } as const;
 
 export const someMasks: readonly Mask[] = [
@@ -32,13 +35,13 @@ export const arrangements: readonly Pick<RecordOptions, "mask" | "placement">[] 
 
 export type GridShape = readonly [rows: number, columns: number];
 
-/** Every grid of up to so many ranks. */
+/** Returns every grid of at most `ranks` ranks. */
 export function listGrids(ranks: number): GridShape[] {
   const lengths = Array.from({ length: ranks }, (_, i) => i + 1);
   return lengths.flatMap((rows) => lengths.filter((c) => rows * c <= ranks).map((c): GridShape => [rows, c]));
 }
 
-/** How mesh2d can go about it. */
+/** The schedules of mesh2d. */
 export const schedules: readonly Pick<Mesh2DOptions, "schedule" | "channels">[] = [
   { schedule: "fused" },
   { schedule: "overlapped" },
@@ -55,7 +58,7 @@ function nestedBackend(name: string, mesh: Coordinate, backend: AttentionBackend
   return { name, mesh, backend };
 }
 
-/** What the strategies build: one backend within another. */
+/** Nested backends, as the strategies build them. */
 export const nestedBackends: readonly NestedBackend[] = [
   nestedBackend("ring in ring", { node: 2, gpu: 3 }, ring({ axis: "node", inner: ring({ axis: "gpu" }) })),
   nestedBackend("ring in ring in ring", { rack: 2, node: 2, gpu: 2 }, nestedRings("rack", "node", "gpu")),

@@ -7,7 +7,7 @@ import { describe, expect, test } from "vitest";
 import { type AttentionRecord, count, prove, record, type RankTraffic } from "../src/index.ts";
 import { arrangements, listGrids, nestedBackends, raggedSizes, schedules } from "./shapes.ts";
 
-/** What one rank's backend states in closed form that it sends and receives. */
+/** Traffic of one rank according to the closed form of its backend. */
 type ClosedFormTraffic = { readonly forward: Traffic; readonly backward: Traffic };
 
 function expectTraffic(
@@ -25,7 +25,7 @@ function sumTraffic({ sent, received }: Pick<RankTraffic, "sent" | "received">):
   return { bytesSent: sent.bytes, bytesReceived: received.bytes, messagesSent: sent.messages };
 }
 
-/** The call of one rank as closed forms take it. */
+/** Returns the call of one rank as closed forms accept it. */
 function createCall({ slices, queries, keys }: AttentionRecord, at: Readonly<Record<string, number>>) {
   return { at, mask: slices, queries, keys };
 }

@@ -10,9 +10,11 @@ import {
 } from "@mosaic/core";
 import { ChunkBuffers, dependencyTableCache, validator } from "@mosaic/core/context-parallel";
 
-// Backends that know nothing of the planner, with reductions.
+// Backends with reductions that do not depend on the planner.
 
-/** The one of the project's README: every rank broadcasts its keys in turn, and the gradients of keys are reduced. */
+/**
+ * The backend of the project's README: every rank broadcasts its keys in turn, and the gradients of keys are reduced.
+ */
 export function broadcastingBackend(axis: string, inner: AttentionBackend = local()): AttentionBackend {
   const validate = validator({ name: "broadcasting", axis, inner });
   const getDependencies = dependencyTableCache({ axis, inner });
@@ -50,16 +52,19 @@ export function broadcastingBackend(axis: string, inner: AttentionBackend = loca
   };
 }
 
-/** What `scattering` may do with a gradient's columns before it scatters them. */
+/** Options of `scatteringBackend`. */
 export interface ScatteringOptions {
-  /** Stretches of columns that gradients are cut into, each scattered on its own; 1 if absent. */
+  /** Number of column ranges into which gradients are cut, each scattered separately. Default: 1. */
   readonly numCuts?: number;
   readonly op?: "sum" | "mean";
   /** Called with each part of a gradient before it is scattered. */
   readonly injectFault?: (ctx: Context, part: Tensor) => void;
 }
 
-/** Keys of all ranks by allGather, gradients home by reduceScatter, in stretches of columns. Any heads, ragged shards. */
+/**
+ * Gathers keys of all ranks by allGather, and returns gradients by reduceScatter, in ranges of columns. For any heads
+ * and ragged shards.
+ */
 export function scatteringBackend({
   numCuts: cuts = 1,
   op = "sum",
@@ -92,7 +97,7 @@ export function scatteringBackend({
     },
   };
 
-  /** The rows of all ranks; in memory rows come first, so that what a rank gives is one stretch of it. */
+  /** Returns the rows of all ranks. Rows are outermost in memory, so that those of one rank are contiguous. */
   function gatherShards(ctx: Context, call: AttentionCall, x: Tensor): Tensor {
     const [batch, numHeads, , size] = x.shape as [number, number, number, number];
     const lengths = shardLengths(ctx, call);

@@ -4,7 +4,7 @@ import { masks, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { count, prove, record } from "../src/index.ts";
 
-// Every strategy at 1 024 ranks, with its seconds, is `npm run bench -- --filter proof`; here is one that takes little.
+// `npm run bench -- --filter proof` times every strategy at 1 024 ranks. This test has one that takes little time.
 
 test("1 024 ranks in a grid of 32 × 32 are proved", () => {
   const sizes = { mesh: { sp: 1024 }, tokens: 65_536, numHeads: 4, numKvHeads: 2, headDim: 64 };

@@ -33,7 +33,7 @@ import {
 import { proveRepresentatives } from "../src/prove/prove.ts";
 import { placements } from "./shapes.ts";
 
-// Variants of attention: what is recorded, proved and counted of them.
+// Variants of attention, as they are recorded, proved and counted.
 
 const sizes = { tokens: 67, numHeads: 4, numKvHeads: 2, headDim: 12, batch: 2 };
 const variants: readonly Partial<RecordOptions>[] = [
@@ -72,7 +72,7 @@ test("modifiers of scores move nothing", () => {
   expect(count(record({ ...options, ...variants[0] })).ranks).toEqual(count(record(options)).ranks);
 });
 
-/** The closed form of a backend, of the recorded call on one rank. */
+/** Closed forms by backend, for the recorded call on one rank. */
 const closedForms: Readonly<Record<string, (options: TrafficOptions & ClosedFormSizes) => CallTraffic>> = {
   ring: ({ mesh, call, dtype, batch, numKvHeads, headDim, valueHeadDim }) => {
     const heads = batch * numKvHeads;
@@ -120,7 +120,8 @@ test("values of half the head size take away their share of the products, and no
   const predictSeconds = (valueHeadDim: number) =>
     predict({ ...options, valueHeadDim }, profiles["h100-ib400"]).seconds;
   const [halfSeconds, fullSeconds] = [predictSeconds(64), predictSeconds(128)];
-  // Two of seven products of a forward and a backward have the size of keys alone twice: 2·(D + Dv) + 2·(3·D + 2·Dv).
+  // Of the seven products of a forward and a backward, four have the head size of keys and three that of values: 2·(D +
+  // Dv) + 2·(3·D + 2·Dv).
   expect(halfSeconds).toBeLessThan(fullSeconds);
   expect(halfSeconds).toBeGreaterThan((11 / 14) * fullSeconds);
 });
@@ -151,11 +152,11 @@ test("sinks that are not merged into every row are found, by the output and by t
   expect(violations[0]!.message).toMatch(/lse: attention sinks: expected one contribution per head, received 0/);
 });
 
-/** Kernels that attention's own events are of; all others are one kind here. */
+/** Kernels for which attention has events of its own. All others count as one kind. */
 const namedKernels = new Set(["attend", "attendBackward", "merge", "rowDot", "copy"]);
 const getKernelKind = (kernel: string): string => (namedKernels.has(kernel) ? kernel : "other");
 
-/** The kernels of a recorded rank in order, but for fills. */
+/** Returns the kernels of a recorded rank in order, without fills. */
 function listRecordedKernels({ tape }: RecordedRank): string[] {
   const kernels: string[] = [];
   const event = tape.read();

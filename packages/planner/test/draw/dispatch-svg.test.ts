@@ -9,7 +9,7 @@ const packedMask = masks.documents(lengths, "causal");
 
 const listTexts = (svg: Element): readonly string[] => findElements(svg, "text").map(({ text }) => text);
 
-/** The tooltips of each column, before and after, by what matches. */
+/** Returns the matches in the tooltips of each column, before and after. */
 function matchTooltips(svg: Element, pattern: RegExp): readonly (readonly string[])[][] {
   const columns: (readonly string[])[][] = [[], []];
   for (const group of findElements(svg, "g")) {
@@ -23,7 +23,7 @@ function matchTooltips(svg: Element, pattern: RegExp): readonly (readonly string
 
 const toNumber = (text: string): number => Number(text.replaceAll(",", ""));
 
-/** Rows by receiver and by sender that the matrix of each column states. */
+/** Returns the rows by receiver and by sender in the matrix of each column. */
 function parseTransfers(svg: Element, ranks: number): { received: number[]; sent: number[] }[] {
   return matchTooltips(svg, /^rank (\d+) sends ([\d,]+) rows to rank (\d+)$/).map((cells) => {
     const totals = { received: Array<number>(ranks).fill(0), sent: Array<number>(ranks).fill(0) };
@@ -35,7 +35,7 @@ function parseTransfers(svg: Element, ranks: number): { received: number[]; sent
   });
 }
 
-/** What the bars of each column state. */
+/** Returns the values of the bars of each column. */
 function parseBars(svg: Element, metric: "load" | "received" | "sent"): number[][] {
   return matchTooltips(svg, new RegExp(`^rank \\d+: ${metric} ([\\d.,]+)`)).map((bars) =>
     bars.map(([value]) => toNumber(value!)),
@@ -104,7 +104,7 @@ test("each rank has a color of its own: in the mask, along its borders and in it
     const fills = findElements(svg, "g")
       .filter(({ children }) => new RegExp(`(: |held by |^)rank ${rank}\\b(?! sends)`).test(children[0]!.text))
       .map(({ children }) => children.findLast(({ name }) => name === "path" || name === "rect")!.attributes["fill"]);
-    // 2 borders and 3 bars in 2 columns, and pieces.
+    // 2 borders and 3 bars in 2 columns, and pieces of the mask.
     expect(fills.length).toBeGreaterThan(10);
     expect(new Set(fills)).toEqual(new Set([["#0072b2", "#d55e00", "#009e73", "#aa4499"][rank]]));
   }
@@ -143,7 +143,7 @@ test.each(sizes)("stays on its page, on paper of its own, and is the same each t
   expect(svgText.length).toBeLessThan(1_500_000);
   const svg = parse(svgText);
   const [width, height] = [Number(svg.attributes["width"]), Number(svg.attributes["height"])];
-  // Read on dark pages, too: everything is on a white sheet.
+  // On dark pages, too, the picture has a white background.
   expect(findElements(svg, "rect")[0]!.attributes).toMatchObject({
     width: String(width),
     height: String(height),

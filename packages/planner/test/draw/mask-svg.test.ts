@@ -5,7 +5,7 @@ import { findElements, type Element, parse } from "./xml.ts";
 
 const lengths = [300, 500, 1, 199];
 
-/** Area of all polygons of a picture, in pixels. */
+/** Returns the area of all polygons of a picture, in pixels. */
 function drawnArea(svg: Element): number {
   const outlines = findElements(svg, "path").flatMap(({ attributes }) =>
     attributes["d"]!.split("Z").filter((d) => d !== ""),

@@ -5,7 +5,7 @@ import { waitIntervals } from "../../src/draw/intervals.ts";
 import { ringTimeline } from "./timelines.ts";
 import { findElements, type Element, parse } from "./xml.ts";
 
-/** The tooltip of each bar. */
+/** Returns the tooltip of each bar. */
 function listTooltips(svg: Element): readonly string[] {
   return findElements(svg, "g").flatMap((group) => {
     const [first] = group.children;

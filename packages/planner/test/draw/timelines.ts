@@ -1,6 +1,6 @@
 import type { TimelineEvent, Timeline } from "../../src/index.ts";
 
-/** A ring of so many ranks: computing takes 3 ms a step, the transfer beside it 4 ms. */
+/** Returns the timeline of a ring: a step computes for 3 ms, concurrently with a transfer of 4 ms. */
 export function ringTimeline(ranks: number, steps: number): Timeline {
   const rankTimelines = Array.from({ length: ranks }, (_, rank) => {
     const events = Array.from({ length: steps }, (__, step): TimelineEvent[] => {

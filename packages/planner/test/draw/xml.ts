@@ -3,7 +3,7 @@ export interface Element {
   readonly name: string;
   readonly attributes: Readonly<Record<string, string>>;
   readonly children: readonly Element[];
-  /** Its own text, with that of its children. */
+  /** Text of the element and its children. */
   readonly text: string;
 }
 
@@ -15,10 +15,10 @@ interface OpenElement {
 }
 
 const TOKEN = /<(\/?)([a-zA-Z][\w-]*)((?:\s+[a-zA-Z][\w:-]*="[^"<]*")*)\s*(\/?)>|([^<]+)|([\s\S])/gy;
-// The characters that XML 1.0 has.
+// The characters that XML 1.0 allows.
 const CHARACTERS = /^[\t\n\r\u0020-\ud7ff\ue000-\ufffd\u{10000}-\u{10ffff}]*$/u;
 
-/** Reads an XML document of elements and text; throws where it is not well-formed. */
+/** Parses an XML document of elements and text; throws if it is not well-formed. */
 export function parse(xml: string): Element {
   if (!CHARACTERS.test(xml)) throw new Error("a character that XML does not have");
   const root: OpenElement = { name: "", attributes: {}, children: [], text: "" };
@@ -56,7 +56,7 @@ function decode(text: string): string {
   return text.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&quot;", '"').replaceAll("&amp;", "&");
 }
 
-/** All elements of a name, at any depth, in document order. */
+/** Returns all elements with this name, at any depth, in document order. */
 export function findElements(element: Element, name: string): readonly Element[] {
   return element.children.flatMap((child) => [...(child.name === name ? [child] : []), ...findElements(child, name)]);
 }

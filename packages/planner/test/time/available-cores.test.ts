@@ -25,7 +25,7 @@ test.runIf(canBind)("a rank that is bound to one core counts those of the others
     .split(":")
     .at(-1)!
     .trim();
-  // Stands for a process of its own on each core: the union is taken over what each call reads.
+  // This simulates a process on each core, because the union is taken over what each call reads.
   const [first, second] = contexts;
   const cpus = parseCpuList(list);
   const bind = (cpuList: string): void => void execFileSync("taskset", ["-pc", cpuList, String(process.pid)]);

@@ -5,7 +5,9 @@ import { profileWithLink, toyProfile } from "./toy.ts";
 
 const sizes = { numHeads: 1, headDim: 8, dtype: "float32" } as const;
 
-/** Seconds of a rank's tiles and of its messages, forward and backward, on a machine where both have a rate of 1. */
+/**
+ * Returns the seconds of a rank's tiles and messages, forward and backward, on a machine where both have a rate of 1.
+ */
 function countWork(shape: readonly [number, number]) {
   const [rows, columns] = shape;
   const mesh = { sp: rows * columns };

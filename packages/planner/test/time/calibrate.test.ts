@@ -69,7 +69,7 @@ test("what steps take beyond kernels, messages and waits is found", async () => 
     stepOverhead: 0,
     cores: { ...calibrated.cores!, efficiency: 1 },
   };
-  // Operations are enqueued beside kernels, which hides a part.
+  // Operations are enqueued concurrently with kernels, which hides part of the time.
   const ratio = (simulateSeconds(calibrated) - simulateSeconds(profileWithoutOverhead)) / excessSeconds;
   expect(ratio).toBeGreaterThan(0.7);
   expect(ratio).toBeLessThan(1);
@@ -79,7 +79,7 @@ test("kernels are timed on as many ranks at once as have a core", async () => {
   const sharedCoresProfile = { ...trueProfile, cores: { perNode: 1.5 } };
   const contexts = synthesize(await openRanks(3), sharedCoresProfile);
   const calibrated = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 2 });
-  // Two ranks that together are as fast as one and a half: what each is while the other works, and two of those.
+  // Two ranks together are as fast as one and a half. Measured is the speed of each while the other works.
   expect(calibrated.kernels.launch * 1e6).toBeCloseTo(2 / 0.75, 3);
   expect(calibrated.kernels.bandwidth / 7e9).toBeCloseTo(0.75, 3);
   const oneCoreProfile = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 1 });

@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import { clockOffset, perfettoTrace, timelineOf } from "../../src/index.ts";
 
 const SECOND = 1e9;
-/** By rank: what its clock is ahead of the real one. Hosts are booted at different times. */
+/** By rank: how far its clock is ahead of the real time. Hosts were booted at different times. */
 const clockOffsets = [0, 0, 3 * SECOND, 3 * SECOND, -86_400 * SECOND];
 const hosts = [0, 0, 1, 1, 2];
 const createClock = (rank: number) => (): number => Number(process.hrtime.bigint()) + clockOffsets[rank]!;
@@ -31,7 +31,7 @@ test("the offset of each host's clock is measured within the error that is state
   expect(offsets[3]).toEqual(offsets[2]);
   for (const rank of [2, 4]) {
     const { offset, error } = offsets[rank]!;
-    // What is broadcast is whole nanoseconds; doubles of a day's have finer steps.
+    // Offsets are broadcast in whole nanoseconds; doubles of a day's nanoseconds have finer steps.
     expect(Math.abs(offset + clockOffsets[rank]!)).toBeLessThanOrEqual(error + 2);
     expect(error).toBeGreaterThan(0);
     expect(error).toBeLessThan(0.02 * SECOND);

@@ -15,7 +15,10 @@ const collectives: Readonly<Record<string, (stage: RankStage) => void>> = {
   barrier: ({ ctx }) => ctx.world.barrier().wait(),
 };
 
-/** Seconds on the two machines: an element takes one, a latency half of one. Shares are of 2 elements, ranks are 4. */
+/**
+ * Seconds on the two machines. An element takes a second, a latency half a second. There are 4 ranks with shares of 2
+ * elements.
+ */
 const expectedSeconds: readonly (readonly [string, number, number])[] = [
   ["allGather", 0.5 + 6, Math.max(3 * 0.5, 0.5 + 6)],
   ["reduceScatter", 0.5 + 6, Math.max(3 * 0.5, 0.5 + 6)],
@@ -47,7 +50,8 @@ test("a ring crosses nodes on two links only, direct messages on all", () => {
       links: { ...links, "inter-node": { ...links["inter-node"], bandwidth: 2, sharedBy: 2 } },
     };
   };
-  // Directly, both ranks of a node send 2 shares of 2 elements each through one port of half an element a second.
+  // In direct form, both ranks of a node send 2 shares of 2 elements each through one port of half an element per
+  // second.
   expect(runScript({ sp: n }, spreadOverNodes(directProfile), collectives["allGather"]!).seconds).toBeCloseTo(
     0.5 + 16,
     9,

@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { type Profile, simulate } from "../../src/index.ts";
 import { profileWithLink, runScript, recordScript, slowLink, type RankStage, listTimes, toyProfile } from "./toy.ts";
 
-/** Ranks 0 and 1 send to 2 and 3, so many elements each. */
+/** Sends from ranks 0 and 1 to ranks 2 and 3, with these numbers of elements. */
 const sendAcross =
   (evenElements: number, oddElements: number) =>
   ({ ctx, rank, tensor }: RankStage): void => {
@@ -60,7 +60,7 @@ test("kernels share the cores of a node", () => {
     compute();
     if (rank === 0) compute();
   });
-  // Four at half speed, then one alone.
+  // Four tiles run at half speed, then one alone.
   expect(listTimes(simulation, 0, "attend")).toEqual([
     [0, 2],
     [2, 3],
@@ -84,7 +84,7 @@ test("messages go first where ranks share cores, and take from the kernels", () 
       work.wait();
     },
   );
-  // One core of three is left to two kernels for a second; then there is half of each to do.
+  // For one second, two kernels share one of three cores. Half of each is left afterwards.
   expect(listTimes(simulation, 0, "sendRecv")).toEqual([[0, 1]]);
   expect(listTimes(simulation, 0, "attend")).toEqual([[0, 1.5]]);
 });
@@ -94,7 +94,7 @@ test("hosts take a core while they enqueue", () => {
     compute(),
   );
   const [[start, end]] = listTimes(simulation, 0, "attend") as [[number, number]];
-  // Two fills and the tile are enqueued; from then on host and kernel have half a core each, until the host is done.
+  // Two fills and the tile are enqueued first. Then host and kernel have half a core each, until the host is done.
   expect(start).toBeCloseTo(0.75, 9);
   const remainingHostSeconds = countHostSeconds() - 0.75;
   expect(end).toBeCloseTo(0.75 + 1 + Math.min(1, remainingHostSeconds), 9);
@@ -133,7 +133,7 @@ test("kernels of ranks that wait for each other reach a share of their speed, an
   expect(lateSimulation.ranks[1]!.exposedCommunicationSeconds).toBe(4.25);
 });
 
-/** All that the host enqueues in a scripted attention of one tile. */
+/** Returns the seconds that the host enqueues in a scripted attention of one tile. */
 function countHostSeconds(): number {
   const event = recordScript({ sp: 1 }, ({ compute }) => compute()).ranks[0]!.tape.read();
   let seconds = 0;
@@ -175,7 +175,7 @@ test("rates change as often as need be and no work is lost", () => {
     expect(sent).toBe(listPeers(rank).reduce((sum, peer) => sum + 4 * countElements(rank, peer), 0));
     expect(events.filter(({ name }) => name === "attend").length).toBe(rank + 1);
   }
-  // Each rank has 5 or 6 elements to send, and the ten tiles wait for three cores.
+  // Each rank has 5 or 6 elements to send, and the ten tiles share three cores.
   const elementsSent = ranks.map(({ rank }) =>
     listPeers(rank).reduce((sum, peer) => sum + countElements(rank, peer), 0),
   );

@@ -12,7 +12,7 @@ const shapes = [
   [768, 768],
 ] as const;
 
-/** What a machine of this speed takes for the shapes, each time off by some share. */
+/** Returns the times of a machine of this speed for the shapes, each with a relative error. */
 function createSamples(
   trueSpeed: AttentionSpeed,
   kind: "attend" | "attendBackward",

@@ -45,7 +45,7 @@ test("a prediction has the time, the bytes and the memory of a record", () => {
     ...prediction
   } = predict({ ...call, backend: ring(), mesh }, profiles["h100-ib400"]);
   const { forward, backward } = count(attentionRecord).ranks[7]!;
-  // Rank 7 sends to rank 8, of the next node; others send within theirs.
+  // Rank 7 sends to rank 8, which is on the next node; all others send within their node.
   expect(sent["inter-node"].bytes).toBe(forward.sent.bytes + backward.sent.bytes);
   expect(sent["intra-node"].messages).toBe(forward.sent.messages + backward.sent.messages);
   expect(peakBytes).toBe(Math.max(...attentionRecord.ranks.map((rank) => rank.peakBytes)));

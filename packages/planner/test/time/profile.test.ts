@@ -65,7 +65,10 @@ test.each(invalidProfiles)("%s is rejected with the place", (_, invalidProfile, 
   expect(() => parseProfile(text)).toThrow(message);
 });
 
-/** TFLOP/s of square tiles, 16k tokens in all and 2048 numbers a token, as the FlashAttention papers measure. */
+/**
+ * Returns the TFLOP/s of square tiles with 16k tokens in all and 2048 numbers per token, as the FlashAttention papers
+ * measure them.
+ */
 function computeTflops(profile: Profile, kind: "attend" | "attendBackward", headDim: number, length: number): number {
   const numHeads = (16_384 / length) * (2048 / headDim);
   const work = { dtype: "float16", headDim, numHeads, rows: length, keys: length, pairs: length ** 2 } as const;

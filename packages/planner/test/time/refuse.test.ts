@@ -28,7 +28,7 @@ test("messages of two sizes are rejected", () => {
 test("a circle of waiting ranks is rejected", () => {
   const simulateScript = (): unknown =>
     runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
-      // Each sends first and receives after, one after the other: no receive is ever reached.
+      // Each rank sends first and then receives, so that no receive is ever reached.
       ctx.world.sendRecv([{ tensor: tensor(1), to: 1 - rank }]);
       ctx.world.sendRecv([{ tensor: tensor(1), from: 1 - rank }]).wait();
     });

@@ -3,7 +3,10 @@ import { expect, test } from "vitest";
 import { type Profile, record, simulate } from "../../src/index.ts";
 import { HEAD_DIM, profileWithLink, runScript, ROWS, listTimes, toyProfile } from "./toy.ts";
 
-/** A ring of two, ROWS rows each, on links where its K and V take `transfer` seconds, and dK and dV as long. */
+/**
+ * Simulates a ring of two ranks with ROWS rows each, on links where K and V take `transferSeconds`, and dK and dV
+ * equally long.
+ */
 function simulateRingOfTwo(transferSeconds: number): {
   readonly forward: number;
   readonly total: number;
@@ -24,7 +27,7 @@ function simulateRingOfTwo(transferSeconds: number): {
 }
 
 test("a ring hides a transfer behind the tile before it", () => {
-  // Forward: own tile, foreign tile. Backward the same, then dK and dV go home, which nothing hides.
+  // Forward: own tile, foreign tile. Backward: the same, then dK and dV are returned, which nothing hides.
   const { forward, total, exposed } = simulateRingOfTwo(0.25);
   expect(forward).toBeCloseTo(2, 9);
   expect(total).toBeCloseTo(2 + 2 + 0.25, 9);
@@ -92,7 +95,8 @@ test("groups have channels of their own if the machine states so", () => {
       for (const work of works) work.wait();
     });
   expect(runBothAxes(toyProfile).seconds).toBeCloseTo(4, 9);
-  // Both at once still share the rank's port: they end together, no sooner than if they had waited for each other.
+  // Concurrent transfers still share the rank's port. They end together, no sooner than if one had waited for the
+  // other.
   expect(listTimes(runBothAxes({ ...toyProfile, channels: "group" }), 0, "sendRecv")).toEqual([
     [0, 4],
     [0, 4],

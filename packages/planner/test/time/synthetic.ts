@@ -5,14 +5,14 @@ import { attentionSeconds } from "../../src/time/kernel-time.ts";
 interface KernelDuration {
   readonly lane: "compute" | "communication";
   readonly seconds: number;
-  /** Seconds of it that no core works on. */
+  /** Seconds of it in which no core works. */
   readonly latency: number;
 }
 
 /**
- * Gives contexts a clock that is made up: kernels that calibration times are noted instead of run, and their traces state what
- * they would take on the machine that a profile describes; each backward, `excess` seconds besides. For contexts that are used for
- * nothing else afterwards.
+ * Replaces the clock of contexts: kernels that calibration times are logged instead of run, and traces report what they
+ * would take on the machine of a profile, plus `excessSeconds` for each backward. The contexts cannot be used for
+ * anything else afterwards.
  */
 export function synthesize(contexts: readonly Context[], profile: Profile, excessSeconds = 0): readonly Context[] {
   const logs = contexts.map(() => [] as KernelDuration[]);
@@ -21,7 +21,7 @@ export function synthesize(contexts: readonly Context[], profile: Profile, exces
     if (excessSeconds > 0) {
       ctx.device.kernels.rowDot = () => void logs[i]!.push({ lane: "compute", seconds: excessSeconds, latency: 0 });
     }
-    // The first rank is in every measurement, and first.
+    // The first rank is in every measurement, and comes first.
     ctx.startTrace = () => void (i === 0 ? logs : [logs[i]!]).forEach((log) => log.splice(0));
     ctx.stopTrace = async () => createEvents(logs[i]!, computeSlowdown(logs, profile), profile);
   }
@@ -50,14 +50,14 @@ function createWork(q: Tensor, k: Tensor) {
   return { dtype: q.dtype, numHeads, rows, keys, headDim, pairs: rows * keys, interleaved: k.strides[2]! > headDim };
 }
 
-/** When several ranks work at once, all get their share of the cores. */
+/** Returns the slowdown of ranks that share the cores. */
 function computeSlowdown(logs: readonly KernelDuration[][], { cores }: Profile): number {
   return Math.max(1, logs.filter((log) => log.length > 0).length / cores!.perNode);
 }
 
 function createEvents(log: readonly KernelDuration[], slowdown: number, { cores }: Profile): TraceEvent[] {
   const { efficiency = 1, wait = 0 } = cores!;
-  // Where kernels run beside messages, ranks wait for each other.
+  // If kernels run concurrently with messages, ranks wait for each other.
   const isLockstep = new Set(log.map(({ lane }) => lane)).size === 2;
   let now = 0;
   return log.map(({ lane, seconds, latency }) => {

@@ -4,12 +4,14 @@ import { type AttentionRecord, type Link, type Profile, record, simulate, type S
 export const ROWS = 8;
 export const HEAD_DIM = 4;
 
-/** A link on which an element of float32 takes a second. */
+/** A link on which a float32 element takes a second. */
 export const slowLink: Link = { latency: 0, bandwidth: 4, sharedBy: 1, duplex: true };
 
 const oneSecondSpeed = { flops: 4 * HEAD_DIM * ROWS * ROWS, halfRows: 0, halfKeys: 0, halfDim: 0 };
 
-/** A machine for arithmetic in the head: a tile of ROWS × ROWS takes a second, either way, and memory takes no time. */
+/**
+ * A machine for mental arithmetic: a tile of ROWS × ROWS takes a second, forward or backward, and memory takes no time.
+ */
 export const toyProfile: Profile = {
   name: "toy",
   ranksPerNode: 1024,
@@ -27,23 +29,23 @@ export const toyProfile: Profile = {
   channels: "rank",
 };
 
-/** All links of the toy, changed alike. */
+/** Returns the toy profile with all links changed alike. */
 export function profileWithLink(overrides: Partial<Link>): Profile {
   const link = { ...slowLink, ...overrides };
   return { ...toyProfile, links: { self: link, "intra-node": link, "inter-node": link } };
 }
 
-/** What a rank of a scripted attention may do. */
+/** Operations of a rank of a scripted attention. */
 export interface RankStage {
   readonly ctx: Context;
   readonly rank: number;
-  /** Runs one tile of a second. */
+  /** Runs one tile, which takes a second. */
   compute(): void;
-  /** A tensor of so many elements, of a second each on the wire. */
+  /** Creates a tensor of `elements` elements, each of which takes a second to transfer. */
   tensor(elements: number): Tensor;
 }
 
-/** Records ranks that do in their forward what a script states, and nothing in their backward. */
+/** Records ranks whose forward runs a script, and whose backward does nothing. */
 export function recordScript(
   mesh: Readonly<Record<string, number>>,
   script: (stage: RankStage) => void,
@@ -75,7 +77,7 @@ export function runScript(
   return simulate(recordScript(mesh, script), profile);
 }
 
-/** Start and end of a rank's events of a name, rounded off. */
+/** Returns start and end of a rank's events with this name, rounded. */
 export function listTimes(simulation: Simulation, rank: number, name: string): (readonly [number, number])[] {
   const round = (x: number): number => Number(x.toFixed(9));
   return simulation.ranks[rank]!.events.filter((event) => event.name === name).map(({ start, end }) => {

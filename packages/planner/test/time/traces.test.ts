@@ -67,7 +67,7 @@ test("a measured run has the events of the predicted one, rank by rank", async (
   await Promise.all(contexts.map((ctx) => ctx.close()));
 });
 
-/** Attention forward and backward on every rank, as `record` does it. */
+/** Runs attention, forward and backward, on every rank, as `record` does. */
 async function traceRing(
   contexts: readonly Context[],
   { tokens, numHeads, headDim }: { readonly tokens: number; readonly numHeads: number; readonly headDim: number },

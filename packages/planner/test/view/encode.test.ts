@@ -96,7 +96,7 @@ test("tiles are computed by the ranks that the picture names, each at a step of 
   }
   const ringTiles = encodeTiles(record({ backend: ring(), mesh: { sp: 4 }, ...call }));
   expect(ringTiles.steps).toBe(4);
-  // A rank's own keys come first. Of seven pieces: the last rank's two are one.
+  // A rank's own keys come first. There are seven spans, because the two of the last rank are joined.
   const [layer] = decodeTiles(ringTiles);
   expect(Array.from({ length: 7 }, (_, i) => layer!.step[i * 7 + i])).toEqual([0, 0, 0, 0, 0, 0, 0]);
 });
