@@ -13,24 +13,25 @@ import { openShards } from "./weights/shards.ts";
 
 export const loadModelOptions = defineOptions("loadModel", {
   /**
-   * How ranks attend: a registered name or the backend itself. Required where the mesh cuts sequences, by an axis other than "dp" of
-   * length > 1. Default: "local".
+   * The attention backend: a registered name or the backend itself. Required if the mesh shards sequences, which any
+   * axis of length > 1 other than "dp" does. Default: "local".
    */
   backend: option.either(option.string(), option.backend(), { optional: true }),
-  /** How sequences are cut into shards. Default "contiguous". */
+  /** Placement of sequences: how they are divided into shards. Default "contiguous". */
   placement: option.placement({ default: "contiguous" }),
-  /** Of parameters and activations. Default: that of the folder. */
+  /** The dtype of parameters and activations. Default: that of the folder. */
   dtype: option.dtype({ optional: true }),
 });
-/** What `loadModel` takes beside the folder. */
+/** Options of `loadModel`. */
 export type LoadModelOptions = OptionsOf<typeof loadModelOptions>;
 
 export const createModelOptions = defineOptions("createModel", loadModelOptions.fields);
-/** What `createModel` takes beside the config. */
+/** Options of `createModel`. */
 export type CreateModelOptions = OptionsOf<typeof createModelOptions>;
 
 /**
- * A model with random weights by the fields of a config.json, for training from the start: transformers' `from_config`. Collective.
+ * Creates a model with random weights from the fields of a config.json, for training from scratch: the equivalent of
+ * transformers' `from_config`. Collective.
  *
  * @example
  * ```ts
@@ -44,7 +45,7 @@ export type CreateModelOptions = OptionsOf<typeof createModelOptions>;
  * using logits = model.forward(tokens);
  * logits.shape; // => [1, 3, 100]
  * ```
- * @throws FileError for an architecture that is not supported and for fields that do not fit; OptionError for options.
+ * @throws FileError for an unsupported architecture and for invalid fields; OptionError for invalid options.
  */
 export function createModel(ctx: Context, config: object, options?: CreateModelOptions): CausalLM {
   checkContext("createModel", ctx);
@@ -60,7 +61,7 @@ export function createModel(ctx: Context, config: object, options?: CreateModelO
   });
 }
 
-/** As config.json, which `save` writes. */
+/** Formats the config as the text of the config.json that `save` writes. */
 function formatConfig(where: string, config: object): string {
   try {
     return JSON.stringify(config);
@@ -71,11 +72,12 @@ function formatConfig(where: string, config: object): string {
 }
 
 /**
- * A Hugging Face folder, as `save_pretrained` writes it, as a model on this rank's mesh: config.json, weights in safetensors (one file, or shards with an index),
- * tokenizer.json, tokenizer_config.json and generation_config.json, the latter three if they are there. Every rank reads the weights, a range of
- * bytes at a time, into its own parameters: beside these it takes a few MiB.
+ * Loads a Hugging Face folder, as `save_pretrained` writes it, as a model on this rank's mesh: config.json, weights in
+ * safetensors (one file, or shards with an index), and, if they exist, tokenizer.json, tokenizer_config.json and
+ * generation_config.json. Every rank reads the weights, a range of bytes at a time, into its own parameters. This needs
+ * only a few MiB in addition to the parameters.
  *
- * All files are checked before the model is made. Every rank calls it with the same folder, or a copy of it.
+ * All files are checked before the model is created. Every rank calls it with the same folder, or a copy of it.
  *
  * @example
  * ```ts
@@ -96,8 +98,8 @@ function formatConfig(where: string, config: object): string {
  * for await (const { token } of model.generate({ tokens: [1, 2, 3], maxNewTokens: 5 })) tokens.push(token);
  * tokens.length; // => 5
  * ```
- * @throws FileError for an architecture that is not supported, files that are missing or damaged, weights that do not fit the config, and a
- * tokenizer with more tokens than the model has; OptionError for options.
+ * @throws FileError for an unsupported architecture, files that are missing or damaged, weights that do not match the
+ * config, and a tokenizer with more tokens than the model has; OptionError for invalid options.
  */
 export async function loadModel(ctx: Context, folder: string, options?: LoadModelOptions): Promise<CausalLM> {
   checkContext("loadModel", ctx);
@@ -137,10 +139,11 @@ function warnOfUntiedHead(folder: string): void {
   );
 }
 
-/** The folder's tokenizer, if it has one, which must fit the model. */
+/** Loads the folder's tokenizer, if it has one. Throws a FileError if its vocabulary is larger than the model's. */
 async function loadModelTokenizer(folder: string, config: ModelConfig): Promise<Tokenizer | null> {
   const tokenizer = await readTokenizer(folder);
-  // Gemma 3 of text has an added token for images beyond its vocabulary: what uses it is rejected, not what has it.
+  // Text models of Gemma 3 have an added token for images beyond the vocabulary. Texts with this token are rejected,
+  // but not the tokenizer.
   const vocabSize = tokenizer?.vocabSize(false) ?? 0;
   if (vocabSize <= config.vocabSize) return tokenizer;
   throw new FileError({
@@ -151,7 +154,7 @@ async function loadModelTokenizer(folder: string, config: ModelConfig): Promise<
   });
 }
 
-/** What belongs to a folder beside its config and weights, and is copied when the model is saved. */
+/** Files of a folder, other than its config and weights, that are copied when the model is saved. */
 const copiedFileNames = [
   ...["generation_config.json", "chat_template.jinja", "tokenizer.json", "tokenizer_config.json", "tokenizer.model"],
   ...["special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt"],

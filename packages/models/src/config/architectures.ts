@@ -3,7 +3,7 @@ import { FileError } from "@mosaic/nn";
 import type { Fields, Json } from "./fields.ts";
 import type { LayerType } from "./rope.ts";
 
-// What follows from model_type alone: which fields a config.json has, and their defaults, as in the configuration classes of
+// What model_type determines: the fields of a config.json and their defaults, as in the configuration classes of
 // transformers 5.
 
 interface Biases {
@@ -20,7 +20,10 @@ export interface Architecture {
   /** Default of num_key_value_heads; numHeads if absent. */
   readonly numKvHeads?: number;
   readonly hasHeadNorms: boolean;
-  /** Gemma's: norms behind attention and feed-forward layer, weights of norms about 0, scaled embeddings. */
+  /**
+   * Features of Gemma: norms after attention and feed-forward layer, norm weights with an offset of 1, scaled
+   * embeddings.
+   */
   readonly hasPostNorms: boolean;
   /** Whether scores and logits have a softcap by default. */
   readonly hasSoftcaps: boolean;
@@ -34,7 +37,7 @@ export interface Architecture {
 
 const createNoBiases = (): Biases => ({ qkvBias: false, outBias: false, mlpBias: false });
 
-/** attention_bias is that of all four projections. */
+/** attention_bias applies to all four projections. */
 function parseAttentionBiases(fields: Fields): Biases {
   const bias = fields.boolean("attention_bias", false);
   return { qkvBias: bias, outBias: bias, mlpBias: false };
@@ -50,7 +53,7 @@ const sharedBaseRope = {
 
 const repeatLayerType = (type: LayerType, count: number): LayerType[] => Array.from({ length: count }, () => type);
 
-/** layer_types, or what the older fields make of each layer. */
+/** Returns layer_types, or the types that older fields determine for each layer. */
 function parseLayerTypes(
   fields: Fields,
   numLayers: number,
@@ -64,7 +67,7 @@ function parseLayerTypes(
   throw fields.error("layer_types", expected, "layers of other types are not supported");
 }
 
-/** As Qwen 2 and 3: the layers from max_window_layers on, if use_sliding_window is set. */
+/** Returns the layer types of Qwen 2 and 3: sliding from layer max_window_layers on, if use_sliding_window is set. */
 function parseQwenLayerTypes(fields: Fields, numLayers: number): readonly LayerType[] {
   const usesSlidingWindow = fields.boolean("use_sliding_window", false) && !fields.isNull("sliding_window");
   const firstSlidingLayer = fields.count("max_window_layers", 28);
@@ -137,7 +140,7 @@ const gemma3: Architecture = {
   },
 };
 
-/** By model_type. */
+/** The architectures by model_type. */
 const architectures: Readonly<Record<string, Architecture>> = {
   llama,
   mistral,
@@ -147,7 +150,7 @@ const architectures: Readonly<Record<string, Architecture>> = {
   gemma3_text: gemma3,
 };
 
-/** The architecture of a config. */
+/** Returns the architecture of a config. Throws a FileError if it is not supported. */
 export function findArchitecture(path: string, json: Json): Architecture {
   const type = json.model_type;
   const architecture = typeof type === "string" && Object.hasOwn(architectures, type) ? architectures[type] : undefined;

@@ -6,16 +6,16 @@ import { findArchitecture } from "./architectures.ts";
 import { Fields, isJsonObject, type Json } from "./fields.ts";
 import { parseRope, type RopeConfig } from "./rope.ts";
 
-// config.json of a Hugging Face folder, in the terms of this package.
+// Converts config.json of a Hugging Face folder to the terms of this package.
 
-/** What distinguishes the layers of a model; layers of one type have the same object. */
+/** Configuration of a layer. Layers of one type share one object. */
 export interface LayerConfig {
-  /** Keys that a query sees, itself among them; null for all before it. */
+  /** Number of keys visible to a query, including its own; null: all earlier keys. */
   readonly window: number | null;
   readonly rope: RopeConfig;
 }
 
-/** A decoder-only language model by its config.json. */
+/** Configuration of a decoder-only language model, from its config.json. */
 export interface ModelConfig {
   /** model_type: "llama", "gemma3_text", …. */
   readonly modelType: string;
@@ -26,38 +26,38 @@ export interface ModelConfig {
   readonly numKvHeads: number;
   readonly headDim: number;
   readonly layers: readonly LayerConfig[];
-  /** max_position_embeddings, the longest sequence. */
+  /** max_position_embeddings, the maximum sequence length. */
   readonly maxLength: number;
   readonly activation: Extract<UnaryOp, "silu" | "gelu" | "geluTanh">;
   readonly normEpsilon: number;
   /** Added to the weights of norms: 1 in Gemma. */
   readonly normWeightOffset: 0 | 1;
-  /** Whether the outputs of attention and of the feed-forward layer are normalised, too, as in Gemma. */
+  /** Whether the outputs of attention and of the feed-forward layer are also normalized, as in Gemma. */
   readonly hasPostNorms: boolean;
-  /** Whether query and key heads are normalised, as in Qwen 3 and Gemma 3. */
+  /** Whether query and key heads are normalized, as in Qwen 3 and Gemma 3. */
   readonly hasHeadNorms: boolean;
   readonly qkvBias: boolean;
   readonly outBias: boolean;
   readonly mlpBias: boolean;
-  /** Whether the output projection is the embedding. */
+  /** Whether the output projection shares the weight of the embedding. */
   readonly isTied: boolean;
   /** Whether embeddings are multiplied by √hiddenSize, as in Gemma. */
   readonly scalesEmbeddings: boolean;
   /** Factor on q·k. */
   readonly attentionScale: number;
-  /** Scores become softcap · tanh(score / softcap): Gemma 2. */
+  /** Replaces scores by softcap · tanh(score / softcap), as in Gemma 2; null: none. */
   readonly attentionSoftcap: number | null;
-  /** Logits become softcap · tanh(logit / softcap): Gemma 2. */
+  /** Replaces logits by softcap · tanh(logit / softcap), as in Gemma 2; null: none. */
   readonly logitSoftcap: number | null;
-  /** What the folder's weights are stored in. */
+  /** The dtype of the folder's weights. */
   readonly dtype: DType;
   /** eos_token_id; generation_config.json has precedence. */
   readonly eosTokenIds: readonly number[];
 }
 
 /**
- * The model that a config.json describes: Llama 2 and 3, Mistral, Qwen 2 and 3, Gemma 2 and 3 (text), as transformers 5 or older ones wrote it.
- * Defaults of fields that are absent are those of transformers.
+ * Parses a config.json of Llama 2 and 3, Mistral, Qwen 2 and 3, or Gemma 2 and 3 (text), written by transformers 5 or
+ * older versions. Missing fields have the defaults of transformers.
  *
  * @example
  * ```ts
@@ -77,7 +77,7 @@ export interface ModelConfig {
  * [config.layers.length, config.hasHeadNorms, config.layers[0]!.rope.base]; // => [28, true, 1000000]
  * parseConfig("config.json", { model_type: "mamba" }); // throws expected one of llama, mistral, qwen2, qwen3, gemma2, gemma3_text, received "mamba"
  * ```
- * @throws FileError for another architecture, a field that is missing or of another kind, and what is not supported.
+ * @throws FileError for another architecture, a field that is missing or of the wrong type, and anything unsupported.
  */
 export function parseConfig(path: string, json: unknown): ModelConfig {
   expectValue("parseConfig: path", typeof path === "string", "the path of the file, used in messages", path);
@@ -126,7 +126,7 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
   };
 }
 
-/** `dtype` of transformers 5 was `torch_dtype` before. */
+/** Before transformers 5, the field `dtype` was named `torch_dtype`. */
 const parseTorchDType = (fields: Fields): DType =>
   fields.oneOf("torch_dtype", ["float32", "bfloat16", "float16"], "float32");
 
@@ -144,7 +144,7 @@ function parseActivation(fields: Fields, field: "hidden_act" | "hidden_activatio
   return activations[fields.oneOf(field, activationNames, fallback)];
 }
 
-/** An id, several or none. */
+/** Parses a token id, an array of token ids, or none. */
 export function parseTokenIds(where: string, value: unknown): readonly number[] {
   const ids: readonly unknown[] = Array.isArray(value) ? value : value === undefined || value === null ? [] : [value];
   const isTokenId = (id: unknown): id is number => Number.isSafeInteger(id) && (id as number) >= 0;
@@ -152,13 +152,13 @@ export function parseTokenIds(where: string, value: unknown): readonly number[] 
   throw new FileError({ where, expected: "a token id, an array of token ids, or null", received: formatValue(value) });
 }
 
-/** Reads and parses a JSON file of a folder; undefined if it is not there and need not be. */
+/** Reads and parses a JSON file of a folder. Returns undefined if the file is optional and does not exist. */
 export async function readJson(folder: string, name: string, isOptional = false): Promise<Json | undefined> {
   const text = await readText(folder, name, isOptional);
   return text === undefined ? undefined : parseJson(join(folder, name), text);
 }
 
-/** The text of a file of a folder; undefined if it is not there and need not be. */
+/** Reads the text of a file of a folder. Returns undefined if the file is optional and does not exist. */
 export async function readText(folder: string, name: string, isOptional = false): Promise<string | undefined> {
   const path = join(folder, name);
   try {

@@ -1,7 +1,7 @@
 import { formatValue } from "@mosaic/core";
 import { FileError } from "@mosaic/nn";
 
-/** What a JSON file holds: an object whose fields are checked when they are read. */
+/** Contents of a JSON file: an object whose fields are checked when they are read. */
 export type Json = Readonly<Record<string, unknown>>;
 
 export function isJsonObject(value: unknown): value is Json {
@@ -19,7 +19,10 @@ const typeChecks = {
   "an array of strings": (value: unknown) => Array.isArray(value) && value.every((each) => typeof each === "string"),
 };
 
-/** The fields of one JSON object of a file; null is as good as absent. Each throws a FileError for a value of another kind. */
+/**
+ * The fields of one JSON object of a file. Null is treated as absent. The methods throw a FileError for a value of
+ * another type.
+ */
 export class Fields {
   readonly #where: string;
   readonly #json: Json;
@@ -29,7 +32,7 @@ export class Fields {
     this.#json = json;
   }
 
-  /** A field of that kind; without a fallback it is required. */
+  /** Reads a field of the given kind. Without a fallback the field is required. */
   #read(name: string, kind: keyof typeof typeChecks, fallback: unknown): unknown {
     const value = this.#json[name] ?? fallback;
     if (value === null || (value !== undefined && typeChecks[kind](value))) return value;
@@ -40,7 +43,7 @@ export class Fields {
     );
   }
 
-  /** What to throw for a field. */
+  /** Creates the error for a field. */
   error(name: string, expected: string, remedy: string): FileError {
     return new FileError({
       where: `${this.#where}: ${name}`,
@@ -50,7 +53,7 @@ export class Fields {
     });
   }
 
-  /** Whether the field is null, and not merely absent: in some fields it turns a feature off. */
+  /** Returns whether the field is null, as opposed to absent. For some fields, null disables a feature. */
   isNull(name: string): boolean {
     return this.#json[name] === null;
   }
@@ -59,17 +62,17 @@ export class Fields {
     return this.#read(name, "a number > 0", fallback) as number | F;
   }
 
-  /** A number from 0 to 1. */
+  /** Reads a number from 0 to 1. */
   fraction(name: string, fallback: number): number {
     return this.#read(name, "a number from 0 to 1", fallback) as number;
   }
 
-  /** An integer ≥ 1. */
+  /** Reads an integer ≥ 1. */
   size<F extends number | null = never>(name: string, fallback?: F): number | F {
     return this.#read(name, "an integer ≥ 1", fallback) as number | F;
   }
 
-  /** An integer ≥ 0. */
+  /** Reads an integer ≥ 0. */
   count(name: string, fallback: number): number {
     return this.#read(name, "an integer ≥ 0", fallback) as number;
   }
@@ -86,14 +89,14 @@ export class Fields {
     return this.#read(name, "an array of strings", fallback) as readonly string[] | F;
   }
 
-  /** An object, or undefined if there is none. */
+  /** Reads an object, or undefined if there is none. */
   object(name: string): Json | undefined {
     const value = this.#json[name] ?? undefined;
     if (value === undefined || isJsonObject(value)) return value;
     throw this.error(name, "an object", "correct the file");
   }
 
-  /** One of some strings. */
+  /** Reads one of the given strings. */
   oneOf<V extends string>(name: string, values: readonly V[], fallback: V): V {
     const value = this.string(name, fallback);
     if ((values as readonly string[]).includes(value)) return value as V;

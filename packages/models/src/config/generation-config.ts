@@ -2,27 +2,27 @@ import { Fields, type Json } from "./fields.ts";
 import { type ModelConfig, parseTokenIds } from "./config.ts";
 import { listUnsupportedSettings, type UnsupportedSetting } from "./unsupported-generation.ts";
 
-/** What generation_config.json states: the defaults of `generate`. */
+/** Contents of generation_config.json: the defaults of `generate`. */
 export interface GenerationConfig {
-  /** eos_token_id: tokens that end a text. */
+  /** eos_token_id: the tokens that end a text. */
   readonly eosTokenIds: readonly number[];
-  /** The most tokens that are generated; null if the file states none. */
+  /** Maximum number of generated tokens; null if the file has none. */
   readonly maxNewTokens: number | null;
-  /** The most tokens with those of the prompt, where there is no `maxNewTokens`; null if the file states none. */
+  /** Maximum number of tokens including the prompt, used without `maxNewTokens`; null if the file has none. */
   readonly maxLength: number | null;
   readonly doSample: boolean;
   readonly temperature: number;
-  /** 0: of all tokens. */
+  /** 0: no limit. */
   readonly topK: number;
   readonly topP: number;
-  /** 0: of all tokens. */
+  /** 0: no limit. */
   readonly minP: number;
   readonly repetitionPenalty: number;
-  /** What the file states and `generate` does not support: it is refused there. */
+  /** Fields of the file that `generate` does not support. It throws an error for them. */
   readonly unsupportedSettings: readonly UnsupportedSetting[];
 }
 
-/** A generation_config.json, or its absence. */
+/** Parses a generation_config.json, or returns the defaults if `json` is undefined. */
 export function parseGenerationConfig(path: string, json: Json | undefined, config: ModelConfig): GenerationConfig {
   const fields = new Fields(path, json ?? {});
   return {

@@ -1,10 +1,10 @@
-/** A string, or a number, of a JSON text. */
+/** Matches a string or a number of a JSON text. */
 const STRING_OR_NUMBER_PATTERN = /"(?:[^"\\]|\\.)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
 const NUMBER_MARKER = "\u0000number ";
 
 /**
- * A JSON object's text with some fields set, or removed where undefined. Numbers stay as they were written: transformers distinguishes 4.0 from 4,
- * which JavaScript does not.
+ * Sets fields of a JSON object's text, or removes those that are undefined. The notation of numbers is preserved,
+ * because transformers distinguishes 4.0 from 4, which JavaScript does not.
  */
 export function editJson(text: string, fields: Readonly<Record<string, unknown>>): string {
   const markedText = text.replaceAll(STRING_OR_NUMBER_PATTERN, (literal) => {

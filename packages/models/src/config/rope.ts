@@ -1,7 +1,8 @@
 import { type RopeScaling, ropeScaling } from "@mosaic/nn";
 import { Fields, isJsonObject, type Json } from "./fields.ts";
 
-// Rotary embeddings of a config.json: `rope_parameters` of transformers 5, or `rope_theta` beside `rope_scaling` as older folders have them.
+// Rotary embeddings of a config.json: `rope_parameters` of transformers 5, or `rope_theta` and `rope_scaling` of older
+// folders.
 
 /** The rotary embedding of some layers. */
 export interface RopeConfig {
@@ -13,18 +14,18 @@ export interface RopeConfig {
 export type LayerType = "full_attention" | "sliding_attention";
 
 interface RopeContext {
-  /** The config's object, and what errors name it by. */
+  /** Name of the config in error messages. */
   readonly where: string;
   readonly json: Json;
   /** max_position_embeddings. */
   readonly maxLength: number;
-  /** The fields that hold the bases of each layer type in older folders, and their defaults. */
+  /** For each layer type, the field of older folders with the base, and its default. */
   readonly bases: Readonly<Record<LayerType, { readonly field: string; readonly fallback: number }>>;
-  /** Whether the scaling of older folders is for full attention alone. */
+  /** Whether the scaling of older folders applies to full attention only. */
   readonly scalesFullAttentionOnly: boolean;
 }
 
-/** The rotary embedding of the layers of one type. */
+/** Parses the rotary embedding of the layers of one type. */
 export function parseRope(layerType: LayerType, context: RopeContext): RopeConfig {
   const { where, json, maxLength, bases } = context;
   const { field, fallback } = bases[layerType];

@@ -2,13 +2,13 @@ import { formatValue } from "@mosaic/core";
 import { FileError } from "@mosaic/nn";
 import type { Json } from "./fields.ts";
 
-/** A field of generation_config.json that changes what transformers generates, and that is not supported. */
+/** A field of generation_config.json that changes what transformers generates, and is not supported here. */
 interface UnsupportedField {
-  /** Whether transformers reads it where tokens are drawn only. */
+  /** Whether transformers reads the field only when sampling. */
   readonly isOfSampling?: boolean;
-  /** The value that changes nothing, beside null and what is empty. */
+  /** The value that has no effect, in addition to null and empty values. */
   readonly neutral?: number | false;
-  /** The option of `generate` that takes its place. */
+  /** The option of `generate` that replaces the field. */
   readonly option?: "stopStrings";
 }
 
@@ -51,7 +51,7 @@ export interface UnsupportedSetting {
   readonly value: unknown;
 }
 
-/** What of a generation_config.json is not supported. It is no error before something is generated. */
+/** Lists the unsupported settings of a generation_config.json. They are an error only when text is generated. */
 export function listUnsupportedSettings(path: string, json: Json): readonly UnsupportedSetting[] {
   return Object.entries(unsupportedFields)
     .map(([name, { neutral }]) => ({ path, name, value: json[name] ?? null, neutral }))
@@ -63,7 +63,7 @@ function isEmptyValue(value: unknown): boolean {
   return value === null || value === "" || (typeof value === "object" && Object.keys(value).length === 0);
 }
 
-/** Refuses a setting that would change what is generated with these options. */
+/** Throws a FileError for a setting that would change what is generated with these options. */
 export function rejectUnsupportedSettings(
   settings: readonly UnsupportedSetting[],
   options: { readonly doSample: boolean; readonly stopStrings: readonly string[] | undefined },

@@ -9,12 +9,15 @@ import {
 } from "./generation-batch.ts";
 import { TokenStream } from "./token-stream.ts";
 
-/** Rank 0 without texts sends an empty message after so long, so that what the others wait for is never overdue. */
+/**
+ * Without texts, rank 0 sends an empty message at this interval, so that the broadcast on which the other ranks wait
+ * does not time out.
+ */
 const KEEPALIVE_INTERVAL_MS = 10_000;
 
-/** What changes before a step, the same on all ranks. */
+/** Changes of the batch before a step, the same on all ranks. */
 interface BatchChanges {
-  /** Numbers of texts that leave. */
+  /** IDs of the texts that leave. */
   readonly removedIds: readonly number[];
   readonly addedOptions: readonly Omit<GenerateOptions, "cache">[];
   readonly isLast: boolean;
@@ -22,14 +25,15 @@ interface BatchChanges {
 
 interface WaitingRequest {
   readonly options: Omit<GenerateOptions, "cache">;
-  /** Of the prompt and the most new ones. */
+  /** Number of tokens of the prompt, plus the maximum of new ones. */
   readonly maxTokens: number;
   readonly stream: TokenStream;
 }
 
 /**
- * Texts that come at any time, generated together on all ranks: a `GenerationBatch` that rank 0 is in charge of. `run` loops on every rank; before each
- * step rank 0 broadcasts which texts join and which leave. Texts that find no room wait, in order.
+ * Generates texts that arrive at any time, together on all ranks: a `GenerationBatch` that rank 0 controls. `run` loops
+ * on every rank. Before each step, rank 0 broadcasts which texts join and which leave. Texts for which there is no
+ * capacity wait, in order.
  *
  * @example
  * ```ts
@@ -50,13 +54,13 @@ interface WaitingRequest {
  * scheduler.stop();
  * await running;
  * ```
- * @throws OptionError for options; OutOfMemoryError beyond the device's memory.
+ * @throws OptionError for invalid options; OutOfMemoryError if the device has too little memory.
  */
 export class BatchScheduler implements Disposable {
   readonly #model: GenerativeModel;
   readonly #batch: GenerationBatch;
   readonly #waitingRequests: WaitingRequest[] = [];
-  /** Of rank 0: the texts of the batch by number. */
+  /** On rank 0, the streams of the texts in the batch, by ID. */
   readonly #streams = new Map<number, TokenStream>();
   readonly #cancelledStreams = new Set<TokenStream>();
   #isStopping = false;
@@ -68,31 +72,32 @@ export class BatchScheduler implements Disposable {
     this.#model = model;
   }
 
-  /** Texts in the batch. */
+  /** Number of texts in the batch. */
   get running(): number {
     return this.#batch.size;
   }
 
-  /** Texts that wait for room; on rank 0. */
+  /** On rank 0, the number of texts that wait for capacity. */
   get waiting(): number {
     return this.#waitingRequests.length;
   }
 
-  /** Tokens for which there is memory. */
+  /** Capacity in tokens. */
   get maxTokens(): number {
     return this.#batch.maxTokens;
   }
 
-  /** Tokens for which there is memory that holds no text's keys. */
+  /** Capacity in tokens that holds no keys of a text. */
   get freeTokens(): number {
     return this.#batch.freeTokens;
   }
 
   /**
-   * A text more, on rank 0, with the options of `CausalLM.generate` but for `cache`. Options are checked at the call. Leaving the loop over
-   * the tokens takes the text out of the batch at the next step.
+   * Adds a text, on rank 0, with the options of `CausalLM.generate` except `cache`. Options are checked at the call.
+   * Leaving the loop over the tokens removes the text from the batch at the next step.
    *
-   * @throws OptionError for options, and on another rank; OutOfMemoryError for a text that the cache can never hold; ClosedError after `stop`.
+   * @throws OptionError for invalid options, and on other ranks; OutOfMemoryError for a text that exceeds the capacity
+   * of the cache; ClosedError after `stop`.
    */
   generate(options: Omit<GenerateOptions, "cache">): TokenStream {
     const where = "BatchScheduler.generate";
@@ -117,7 +122,10 @@ export class BatchScheduler implements Disposable {
     return stream;
   }
 
-  /** On rank 0: no texts follow, and `run` resolves on every rank when those that there are have ended. */
+  /**
+   * Called on rank 0. No texts can be added afterwards, and `run` resolves on every rank when the existing ones have
+   * ended.
+   */
   stop(): void {
     this.#assertRankZero("BatchScheduler.stop");
     this.#isStopping = true;
@@ -127,7 +135,7 @@ export class BatchScheduler implements Disposable {
   /**
    * Generates until rank 0 calls `stop`. Every rank of the world calls it once.
    *
-   * @throws what collectives throw when a rank is lost; the texts under way end with the same error.
+   * @throws the error of collectives if a rank is lost; unfinished texts end with the same error.
    */
   async run(): Promise<void> {
     if (this.#state !== "new") {
@@ -151,7 +159,7 @@ export class BatchScheduler implements Disposable {
     }
   }
 
-  /** Whether another one follows. */
+  /** Runs one step. Returns whether another one follows. */
   async #step(): Promise<boolean> {
     const { ctx } = this.#model;
     if (ctx.rank === 0) await this.#waitForWork();
@@ -172,7 +180,7 @@ export class BatchScheduler implements Disposable {
     return true;
   }
 
-  /** Resolves when there is something to compute or to change, or when the other ranks have waited long. */
+  /** Resolves when there is something to compute or to change, or when the keep-alive interval has passed. */
   async #waitForWork(): Promise<void> {
     if (this.#batch.size > 0 || this.#waitingRequests.length > 0 || this.#isStopping) return;
     await new Promise<void>((resolve) => {
@@ -185,7 +193,7 @@ export class BatchScheduler implements Disposable {
     this.#wake = () => {};
   }
 
-  /** Changes rank 0's batch, and returns what the others change. */
+  /** Applies the changes to the batch of rank 0, and returns them for the other ranks. */
   #collectChanges(): BatchChanges {
     const removedIds = [...this.#streams].filter(([, stream]) => this.#cancelledStreams.has(stream)).map(([id]) => id);
     this.#cancelledStreams.clear();
@@ -230,7 +238,7 @@ export class BatchScheduler implements Disposable {
     throw new OptionError({ where, expected: "a call on rank 0", received: `a call on rank ${rank}`, remedy });
   }
 
-  /** Gives the memory back in stream order. Idempotent. */
+  /** Releases the memory in stream order. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

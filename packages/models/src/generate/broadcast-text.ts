@@ -1,9 +1,12 @@
 import { type Context, empty, fromArray, type Tensor } from "@mosaic/core";
 
-/** Numbers of the first message: the length of the text, and its beginning, which is all of most texts. */
+/** Size of the first message: the length of the text and its beginning, which is all of most texts. */
 const FIRST_MESSAGE_SIZE = 64;
 
-/** Rank 0's text on every rank; what others give is ignored. UTF-16 code units travel as float32, exact on every device. Collective. */
+/**
+ * Returns the text of rank 0 on every rank. The argument of other ranks is ignored. UTF-16 code units are sent as
+ * float32, which is exact on every device. Collective.
+ */
 export async function broadcastText(ctx: Context, text: string, label: string): Promise<string> {
   if (ctx.size === 1) return text;
   const broadcastNumbers = async (numbers: Float32Array): Promise<Float32Array> => {

@@ -7,7 +7,7 @@ import {
   type GenerationSequence,
 } from "./generation-cache.ts";
 
-/** A model whose texts grow. */
+/** A model that generates text. */
 export interface DecodingModel extends CachedModel {
   readonly decoder: { forward(tokens: Tensor, options: ModelForwardOptions): Tensor };
   project(hidden: Tensor): Tensor;
@@ -24,8 +24,9 @@ interface CachedTexts {
 }
 
 /**
- * Takes in the tokens of a prompt that its sequence does not hold yet, at most `count` of them: through the model's backend in shards where that
- * cuts sequences along one axis. Returns the logits [V] after the last token, null before. Collective.
+ * Processes the next tokens of a prompt, at most `count`, that are not yet in its sequence. If the backend shards
+ * sequences along one axis, the tokens are processed in shards. Returns the logits [V] after the last token of the
+ * prompt, otherwise null. Collective.
  */
 // oxlint-disable-next-line max-params -- of which model, what, into what, and how much of it
 export async function prefill(
@@ -58,7 +59,7 @@ export async function prefill(
   return readLogits(() => {
     using hidden = forward(model, [shardTokens], options);
     const row = shardPositions.indexOf(length - 1);
-    // The last token's row, and zeros on the other ranks: their sum is that row.
+    // The row of the last token is on one rank, and the others contribute zeros, so the sum is that row.
     const hiddenSize = hidden.shape[2]!;
     const lastHidden =
       row < 0 ? zeros(ctx, [1, 1, hiddenSize], { dtype: hidden.dtype }) : hidden.slice(1, row, row + 1).contiguous();
@@ -68,8 +69,8 @@ export async function prefill(
 }
 
 /**
- * The logits [V] after one token more of each text: one step for all of them, whatever their lengths. Tokens are the same on every rank.
- * Collective.
+ * Returns the logits [V] after one more token of each text. All texts share one step, whatever their lengths. Tokens
+ * are the same on every rank. Collective.
  */
 export async function decode(
   model: DecodingModel,

@@ -18,53 +18,71 @@ const isMessage = (value: unknown): value is ChatMessage =>
   typeof (value as Partial<ChatMessage> | null)?.role === "string";
 
 export const generateOptions = defineOptions("generate", {
-  /** A text to continue; the tokenizer adds its special tokens. Default: see tokens. */
+  /** The text to continue. The tokenizer adds its special tokens. Default: see tokens. */
   prompt: option.string({ optional: true }),
-  /** A conversation to answer, `[{ role: "user", content: "…" }]`, by the folder's chat template. Default: see tokens. */
+  /**
+   * The conversation to answer, such as `[{ role: "user", content: "…" }]`, formatted with the folder's chat template.
+   * Default: see tokens.
+   */
   messages: option.array(option.custom("a message { role, content }", isMessage), { optional: true }),
-  /** The ids of a text to continue. Default: those of prompt or messages; one of the three must be given. */
+  /** The ids of the text to continue. Default: those of prompt or messages; exactly one of the three is required. */
   tokens: option.array(option.integer({ min: 0 }), { optional: true }),
-  /** The most tokens that are generated. Default: max_new_tokens of generation_config.json, what its max_length leaves, or 256, and no more than the model's length leaves. */
+  /**
+   * Maximum number of generated tokens. Default: max_new_tokens of generation_config.json, the remainder of its
+   * max_length, or 256, limited by the remaining length of the model.
+   */
   maxNewTokens: option.integer({ min: 1, optional: true }),
-  /** Whether tokens are drawn by their probabilities; else each is the most probable. Default: do_sample of generation_config.json, or false. */
+  /**
+   * Whether tokens are sampled by their probabilities; otherwise the most probable token is chosen. Default: do_sample
+   * of generation_config.json, or false.
+   */
   doSample: option.boolean({ optional: true }),
-  /** Logits are divided by it before they become probabilities. Default: that of generation_config.json, or 1. */
+  /** Divisor of the logits before the softmax. Default: that of generation_config.json, or 1. */
   temperature: option.number({ above: 0, optional: true }),
-  /** Draw among so many of the most probable tokens; 0: among all. Default: top_k of generation_config.json, or 50. */
+  /** Sample from this number of most probable tokens; 0: from all. Default: top_k of generation_config.json, or 50. */
   topK: option.integer({ min: 0, optional: true }),
-  /** Draw among the most probable tokens whose probabilities add up to this. Default: top_p of generation_config.json, or 1. */
+  /**
+   * Sample from the most probable tokens whose probabilities add up to this value. Default: top_p of
+   * generation_config.json, or 1.
+   */
   topP: option.number({ above: 0, max: 1, optional: true }),
-  /** Draw among the tokens whose probability is at least this part of the largest. Default: min_p of generation_config.json, or 0. */
+  /**
+   * Sample from the tokens whose probability is at least this fraction of the largest. Default: min_p of
+   * generation_config.json, or 0.
+   */
   minP: option.number({ min: 0, max: 1, optional: true }),
-  /** Divides the logits of tokens that occurred if they are positive, multiplies them if not. Default: that of generation_config.json, or 1. */
+  /**
+   * Divides the logits of tokens that occurred if they are positive, otherwise multiplies them. Default: that of
+   * generation_config.json, or 1.
+   */
   repetitionPenalty: option.number({ above: 0, optional: true }),
-  /** Texts that end the generation; they are not returned. Default: none. */
+  /** Strings that end the generation. They are not returned. Default: none. */
   stopStrings: option.array(option.string({ expected: "a non-empty string" }), { optional: true }),
   /** Tokens that end the generation; `[]` for none. Default: eos_token_id of generation_config.json, or of config.json. */
   eosTokenIds: option.array(option.integer({ min: 0 }), { optional: true }),
-  /** What random numbers follow from: the same seed gives the same text on every mesh. Default: the context's seed. */
+  /** Seed of the random numbers. The same seed gives the same text on every mesh. Default: the context's seed. */
   seed: option.integer({ min: 0, optional: true }),
-  /** Memory for keys and values that calls share. Default: one for this call. */
+  /** A cache for keys and values that several calls share. Default: a new one for this call. */
   cache: option.instance(GenerationCache, { optional: true }),
 });
-/** What `CausalLM.generate` takes. */
+/** Options of `CausalLM.generate`. */
 export type GenerateOptions = OptionsOf<typeof generateOptions>;
 type ParsedOptions = ResolvedOptionsOf<typeof generateOptions>;
 
-/** What is generated with. */
+/** A model with the tokenizer and the defaults that generation needs. */
 export interface GenerativeModel extends DecodingModel {
   readonly tokenizer: Tokenizer | null;
   readonly generationConfig: GenerationConfig;
 }
 
-/** A call of `generate`, checked. */
+/** Validated arguments of `generate`. */
 export interface Generation extends TextPlan {
   readonly cache: GenerationCache | undefined;
 }
 
 const CALL_NAME = "generate";
 
-/** Checks the options of a call; nothing is computed or sent. */
+/** Checks the options of a call. Nothing is computed or sent. */
 export function resolveGeneration(model: GenerativeModel, options: GenerateOptions): Generation {
   const parsed = generateOptions.parse(options);
   const { config, generationConfig: defaults, ctx } = model;
@@ -107,7 +125,10 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
   };
 }
 
-/** By generation_config.json, or 256: no more than the model has room for, but one, so that a prompt as long as that is refused. */
+/**
+ * Returns the default of generation_config.json, or 256, limited by the remaining length of the model but at least 1,
+ * so that a prompt of the model's full length is rejected later.
+ */
 function resolveMaxNewTokens({ config, generationConfig }: GenerativeModel, promptLength: number): number {
   const { maxLength } = generationConfig;
   const maxNewTokens = generationConfig.maxNewTokens ?? (maxLength === null ? 256 : maxLength - promptLength);
@@ -157,7 +178,10 @@ function requireTokenizer({ tokenizer }: GenerativeModel, option: string): Token
   });
 }
 
-/** Generates the tokens of a checked call. Collective: every rank of the backend's axes iterates to the end, and gets the same tokens. */
+/**
+ * Generates the tokens of a validated call. Collective: every rank of the backend's axes iterates to the end, and
+ * receives the same tokens.
+ */
 export async function* generateTokens(model: GenerativeModel, call: Generation): AsyncGenerator<GeneratedToken, void> {
   const { prompt, maxNewTokens } = call;
   const maxTokens = prompt.length + maxNewTokens;

@@ -5,13 +5,18 @@ import { TextStream } from "./text-stream.ts";
 
 /** One step of a generation. */
 export interface GeneratedToken extends SampledToken {
-  /** What it adds to the text, which may be nothing: characters of several tokens come with the last. Always "" without a tokenizer. */
+  /**
+   * The text that the token adds. It may be empty, because a character of several tokens is returned with the last one.
+   * Always "" without a tokenizer.
+   */
   readonly text: string;
-  /** Of the last token: "stop" for an end token or a stop string, "length" for `maxNewTokens`. */
+  /**
+   * For the last token, "stop" after an end token or a stop string, "length" at `maxNewTokens`; null for other tokens.
+   */
   readonly finishReason: "stop" | "length" | null;
 }
 
-/** What is to be generated. */
+/** Parameters of a text to generate. */
 export interface TextPlan {
   readonly prompt: readonly number[];
   readonly maxNewTokens: number;
@@ -21,7 +26,7 @@ export interface TextPlan {
   readonly seed: number;
 }
 
-/** A text that is being generated: chooses its tokens, turns them into text, and ends it. */
+/** A text that is being generated. Chooses its tokens, converts them to text, and detects its end. */
 export class GeneratedText {
   readonly #plan: TextPlan;
   readonly #stream: TextStream | null;
@@ -42,7 +47,7 @@ export class GeneratedText {
     return new GeneratedText(plan, tokenizer, await drawUniforms(ctx, plan));
   }
 
-  /** The token that follows, by the logits [V] after those so far, which it changes. */
+  /** Chooses the next token by the logits [V] after the tokens so far. Modifies the logits. */
   add(logits: Float32Array): GeneratedToken {
     const { prompt, maxNewTokens, settings, eosTokenIds } = this.#plan;
     const step = this.#tokens.length - prompt.length;
@@ -58,7 +63,7 @@ export class GeneratedText {
   }
 }
 
-/** A number in [0, 1) for each step, the same on every rank and mesh; none without sampling. */
+/** Draws a number in [0, 1) for each step, the same on every rank and mesh; null without sampling. */
 async function drawUniforms(ctx: Context, { seed, maxNewTokens, settings }: TextPlan): Promise<Float32Array | null> {
   if (!settings.doSample) return null;
   using uniforms = rand(ctx, [maxNewTokens], { seed, stream: 0 });

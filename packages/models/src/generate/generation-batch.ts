@@ -17,10 +17,10 @@ import { GeneratedText, type GeneratedToken } from "./generated-text.ts";
 import { GenerationCache, generationCacheOptions, type GenerationSequence } from "./generation-cache.ts";
 
 export const generationBatchOptions = defineOptions("GenerationBatch", generationCacheOptions.fields);
-/** What `GenerationBatch` takes beside the model. */
+/** Options of `GenerationBatch`. */
 export type GenerationBatchOptions = OptionsOf<typeof generationBatchOptions>;
 
-/** What a step brought for one text: its next token, or why it has none. Either ends the text if it has a `finishReason` or an `error`. */
+/** Result of a step for one text: its next token, or an error. A `finishReason` or an `error` ends the text. */
 export type BatchResult = { readonly id: number } & (
   | { readonly token: GeneratedToken; readonly error?: never }
   | { readonly error: MosaicError; readonly token?: never }
@@ -30,21 +30,23 @@ export type BatchResult = { readonly id: number } & (
 interface BatchEntry {
   readonly id: number;
   readonly plan: Generation;
-  /** Blocks of the cache that are kept for it. */
+  /** Number of blocks of the cache that are reserved for the text. */
   readonly numBlocks: number;
   readonly sequence: GenerationSequence;
-  /** From the end of its prefill on. */
+  /** Set at the end of the prefill. */
   text?: GeneratedText;
-  /** The token that is not in the cache yet. */
+  /** The last token, which is not in the cache yet. */
   lastToken: number;
 }
 
 /**
- * Texts that a model generates together: each step brings one token of every text, and texts join and leave between steps, whatever their
- * lengths. Continuous batching (Orca, Yu et al. 2022), over the ranks that share the model's keys. A text takes the memory of its prompt and its
- * most new tokens from the cache when it joins, so that none runs out of memory later.
+ * Generates several texts together. Each step generates one token of every text, and texts of any length join and leave
+ * between steps. This is continuous batching (Orca, Yu et al. 2022), over the ranks that share the model's keys. When a
+ * text joins, memory for its prompt and its maximum number of new tokens is reserved in the cache, so that it cannot
+ * run out of memory later.
  *
- * Collective: every rank of the backend's axes makes the same calls in the same order, and gets the same tokens. `BatchScheduler` sees to that.
+ * Collective: every rank of the backend's axes makes the same calls in the same order, and receives the same tokens.
+ * `BatchScheduler` ensures this.
  *
  * @example
  * ```ts
@@ -61,10 +63,10 @@ interface BatchEntry {
  * (await batch.step()).map(({ id, token }) => [id, token?.finishReason]); // => [[0, "length"], [1, "length"]]
  * batch.size; // => 0
  * ```
- * @throws OptionError for options; OutOfMemoryError beyond the device's memory.
+ * @throws OptionError for invalid options; OutOfMemoryError if the device has too little memory.
  */
 export class GenerationBatch implements Disposable {
-  /** The most texts at a time. */
+  /** Maximum number of texts at a time. */
   readonly maxSequences: number;
   readonly #model: GenerativeModel;
   readonly #cache: GenerationCache;
@@ -84,32 +86,33 @@ export class GenerationBatch implements Disposable {
     this.#freeBlocks = this.#cache.maxTokens / this.#cache.blockSize;
   }
 
-  /** Texts in the batch. */
+  /** Number of texts in the batch. */
   get size(): number {
     return this.#entries.size;
   }
 
-  /** Tokens for which there is memory. */
+  /** Capacity in tokens. */
   get maxTokens(): number {
     return this.#cache.maxTokens;
   }
 
-  /** Tokens for which there is memory that holds no text's keys, some of it kept for texts in the batch. */
+  /** Capacity in tokens that holds no keys of a text. Some of it is reserved for texts in the batch. */
   get freeTokens(): number {
     return this.#cache.freeTokens;
   }
 
-  /** Whether a text of so many tokens, its prompt and the most new ones, may join now. */
+  /** Returns whether a text of this number of tokens, its prompt and the maximum of new ones, can join now. */
   hasRoomFor(tokens: number): boolean {
     checkArgument("GenerationBatch.hasRoomFor", tokens, option.integer({ min: 0 }));
     return this.size < this.maxSequences && this.#countBlocks(tokens) <= this.#freeBlocks;
   }
 
   /**
-   * A text joins, with the options of `CausalLM.generate` but for `cache`; its first token comes when steps have taken in its prompt.
-   * Returns its number, by which results name it: 0, 1, 2, …
+   * Adds a text, with the options of `CausalLM.generate` except `cache`. Its first token is returned by the step that
+   * processes the last of its prompt. Returns its ID, which results contain: 0, 1, 2, …
    *
-   * @throws OptionError for options, a text beyond the model's length, and during a step; OutOfMemoryError where `hasRoomFor` is false.
+   * @throws OptionError for invalid options, a text that exceeds the model's length, and during a step;
+   * OutOfMemoryError if `hasRoomFor` is false.
    */
   add(options: Omit<GenerateOptions, "cache">): number {
     this.#assertUsable("GenerationBatch.add");
@@ -131,7 +134,7 @@ export class GenerationBatch implements Disposable {
   }
 
   /**
-   * A text leaves before its end; its memory is free at once. Returns whether it was in the batch.
+   * Removes a text before its end, and releases its memory at once. Returns whether it was in the batch.
    *
    * @throws OptionError during a step.
    */
@@ -144,10 +147,11 @@ export class GenerationBatch implements Disposable {
   }
 
   /**
-   * One token more of every text that is under way, all together. Then prompts are taken in, in the order in which they came, `maxPrefillTokens` of
-   * their tokens: a text has its first token with the step that takes in the last of its prompt. Texts that end leave. Collective.
+   * Generates one more token of every text that has started, all together. Then processes up to `maxPrefillTokens`
+   * tokens of waiting prompts, in order of arrival. A text receives its first token in the step that processes the last
+   * token of its prompt. Texts that end leave the batch. Collective.
    *
-   * @throws OptionError during another step; what collectives throw, after which the batch is of no more use.
+   * @throws OptionError during another step; the errors of collectives, after which the batch cannot be used.
    */
   async step(): Promise<readonly BatchResult[]> {
     this.#assertUsable("GenerationBatch.step");
@@ -171,7 +175,7 @@ export class GenerationBatch implements Disposable {
     return entries.map((entry, i) => this.#addToken(entry, logits[i]!));
   }
 
-  /** Takes in as much of the prompts as a step may, one after another. */
+  /** Processes as many tokens of prompts as a step may, one prompt after another. */
   async #prefill(entries: readonly BatchEntry[]): Promise<BatchResult[]> {
     const results: BatchResult[] = [];
     let remainingTokens = this.#cache.maxPrefillTokens;
@@ -196,7 +200,7 @@ export class GenerationBatch implements Disposable {
       if (token.finishReason !== null) this.#release(entry);
       return { id, token };
     } catch (error) {
-      // Logits of one text that are NaN, on all ranks alike: the others go on.
+      // The logits of one text are NaN, on all ranks alike. The other texts continue.
       if (!(error instanceof MosaicError)) throw error;
       this.#release(entry);
       return { id, error };
@@ -230,7 +234,7 @@ export class GenerationBatch implements Disposable {
     });
   }
 
-  /** Gives the memory back in stream order. Idempotent. */
+  /** Releases the memory in stream order. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }
@@ -241,7 +245,7 @@ export class GenerationBatch implements Disposable {
   }
 }
 
-/** `resolveGeneration` of a text whose memory is the batch's. */
+/** Calls `resolveGeneration` for a text that uses the memory of a batch. */
 export function resolveBatchedGeneration(model: GenerativeModel, options: Omit<GenerateOptions, "cache">): Generation {
   const { cache } = (options as GenerateOptions | undefined) ?? {};
   if (cache === undefined) return resolveGeneration(model, options);

@@ -13,57 +13,64 @@ import type { ModelConfig } from "../config/config.ts";
 import type { DecoderCache, ModelSettings } from "../model/decoder-layer.ts";
 
 export const generationCacheOptions = defineOptions("GenerationCache", {
-  /** Tokens of all texts that are generated at a time, prompts included, over all ranks of the axis. */
+  /** Capacity in tokens, for all texts that are generated at a time, including prompts, over all ranks of the axis. */
   maxTokens: option.integer({ min: 1 }),
-  /** Tokens of a block, which is on one rank. Default 64. */
+  /** Number of tokens of a block, which is stored on one rank. Default 64. */
   blockSize: option.integer({ min: 1, default: 64 }),
-  /** Of keys and values. Default: the model's dtype, float32 if that is float16. */
+  /** The dtype of keys and values. Default: the model's dtype, or float32 if that is float16. */
   dtype: option.oneOf(["float32", "bfloat16"], { optional: true }),
-  /** The most texts at a time. Default 32. */
+  /** Maximum number of texts at a time. Default 32. */
   maxSequences: option.integer({ min: 1, default: 32 }),
-  /** The most tokens of prompts that a step takes in: a longer prompt takes several, between which other texts go on. Default 2048. */
+  /**
+   * Maximum number of prompt tokens that a step processes. A longer prompt needs several steps, between which other
+   * texts continue. Default 2048.
+   */
   maxPrefillTokens: option.integer({ min: 1, default: 2048 }),
 });
-/** What `GenerationCache` takes beside the model. */
+/** Options of `GenerationCache`. */
 export type GenerationCacheOptions = OptionsOf<typeof generationCacheOptions>;
 
 export const forCallOptions = defineOptions("GenerationCache.forCall", {
-  /** Whether the new tokens are this rank's shard (prefill), not all of them on every rank. Default false. */
+  /**
+   * Whether the new tokens are this rank's shard (prefill). Otherwise every rank passes all new tokens. Default false.
+   */
   sharded: option.boolean({ default: false }),
 });
 
-/** The model that a cache is for. */
+/** The model that uses a cache. */
 export interface CachedModel {
   readonly ctx: Context;
   readonly config: ModelConfig;
   readonly settings: ModelSettings;
 }
 
-/** The mesh axis over which a model's keys are shared out, and whether prompts come in shards along it. */
+/** Returns the mesh axis over which a model's keys are distributed, and whether prompts are sharded along it. */
 export function resolveCacheAxis({ ctx, settings }: CachedModel): { axis: string | null; isSharded: boolean } {
   const { axes } = ctx.backend(settings.backend ?? "local");
-  // A prompt is cut along one axis; beyond that every rank computes all of it, and the cache is shared out all the same.
+  // A prompt is sharded only if the backend has one axis. With several axes every rank computes the whole prompt, but
+  // the cache is still distributed.
   return { axis: axes.find((axis) => ctx.mesh.shape[axis]! > 1) ?? null, isSharded: axes.length === 1 };
 }
 
 /**
- * Memory for keys and values of texts that a model generates: a `KvCache` for the layers of each sliding window, another for those that see all
- * tokens. One of a window has room for what `maxSequences` texts keep of it, window + maxPrefillTokens tokens each, not for all tokens. `generate`
- * makes one for a call unless it is given one, which several calls share, one after another or at once.
+ * Memory for keys and values of texts that a model generates: one `KvCache` for the layers of each sliding window, and
+ * one for layers with full attention. A cache with a window has capacity for what `maxSequences` texts keep of it,
+ * window + maxPrefillTokens tokens each, instead of for all tokens. By default, `generate` creates one for each call.
+ * Several calls can share one, one after another or at the same time.
  *
- * @throws OutOfMemoryError beyond the device's memory.
+ * @throws OutOfMemoryError if the device has too little memory.
  */
 export class GenerationCache implements Disposable {
-  /** The most texts at a time. */
+  /** Maximum number of texts at a time. */
   readonly maxSequences: number;
-  /** The most tokens of a prompt in one forward. */
+  /** Maximum number of tokens of a prompt in one forward. */
   readonly maxPrefillTokens: number;
-  /** Tokens of a block: a text takes whole ones. */
+  /** Number of tokens of a block. A text uses whole blocks. */
   readonly blockSize: number;
-  /** Tokens for which there is memory. */
+  /** Capacity in tokens. */
   readonly maxTokens: number;
   readonly #caches: readonly KvCache[];
-  /** Of each layer: its cache, and its number in it. */
+  /** For each layer, the number of its cache and the layer's index in that cache. */
   readonly #layers: readonly { readonly cache: number; readonly index: number }[];
   readonly #sequences = new Set<GenerationSequence>();
 
@@ -102,22 +109,25 @@ export class GenerationCache implements Disposable {
     );
   }
 
-  /** Tokens for which there is memory that no text uses. A text counts with all its tokens, in whole blocks, whatever windows have dropped. */
+  /**
+   * Capacity in tokens that no text uses. A text counts with all its tokens, in whole blocks, including those that a
+   * window has dropped.
+   */
   get freeTokens(): number {
     let numUsedBlocks = 0;
     for (const { length } of this.#sequences) numUsedBlocks += Math.ceil(length / this.blockSize);
     return this.maxTokens - numUsedBlocks * this.blockSize;
   }
 
-  /** Bytes of keys and values that are reserved, over all ranks of the axis. */
+  /** Bytes that are reserved for keys and values, over all ranks of the axis. */
   get bytes(): number {
     return this.#caches.reduce((sum, { maxTokens, bytesPerToken }) => sum + maxTokens * bytesPerToken, 0);
   }
 
   /**
-   * The memory of one text; it grows with it.
+   * Creates the memory of one text, which grows with the text.
    *
-   * @throws OutOfMemoryError beyond `maxSequences` that are not disposed.
+   * @throws OutOfMemoryError if `maxSequences` sequences are not disposed.
    */
   createSequence(): GenerationSequence {
     const { size } = this.#sequences;
@@ -135,7 +145,10 @@ export class GenerationCache implements Disposable {
     return sequence;
   }
 
-  /** For a model's forward: one text for each sample of the call; they may have different lengths. */
+  /**
+   * Returns the cache for a call of the model's forward, with one text per sample. The texts may have different
+   * lengths.
+   */
   forCall(sequences: readonly GenerationSequence[], options?: OptionsOf<typeof forCallOptions>): DecoderCache {
     const { sharded } = forCallOptions.parse(options);
     const where = "GenerationCache.forCall: sequences";
@@ -158,7 +171,7 @@ export class GenerationCache implements Disposable {
     };
   }
 
-  /** Gives the memory back in stream order. */
+  /** Releases the memory in stream order. */
   dispose(): void {
     this[Symbol.dispose]();
   }
@@ -192,8 +205,8 @@ function describeLayers({ config: { layers, numKvHeads, headDim } }: CachedModel
 }
 
 /**
- * Blocks that the texts of a cache hold at most of a window: the keys that the first token of a prompt's next part sees, and that part. Both
- * may begin and end within a block.
+ * Returns the maximum number of blocks that the texts of a cache hold with a window: the keys that are visible to the
+ * first token of the next part of a prompt, and that part. Both may begin and end within a block.
  */
 function countMaxWindowBlocks(
   window: number | null,
@@ -205,22 +218,22 @@ function countMaxWindowBlocks(
 
 /** One text in a `GenerationCache`. */
 export class GenerationSequence implements Disposable {
-  /** Its part of each `KvCache`. */
+  /** The text's sequence in each `KvCache`. */
   readonly parts: readonly CacheSequence[];
   readonly #onDispose: () => void;
 
-  /** `GenerationCache.createSequence` makes them. */
+  /** Called by `GenerationCache.createSequence`. */
   constructor(parts: readonly CacheSequence[], onDispose: () => void) {
     this.parts = parts;
     this.#onDispose = onDispose;
   }
 
-  /** Tokens that every layer holds, or has dropped as its window moved on. */
+  /** Number of tokens that every layer has stored, including those that a sliding window has dropped. */
   get length(): number {
     return Math.min(...this.parts.map(({ length }) => length));
   }
 
-  /** Gives its memory back. Idempotent. */
+  /** Releases the memory of the text. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }

@@ -1,35 +1,43 @@
-/** What turns ids into text. */
+/** Decodes ids to text. */
 export interface Decoder {
   decode(ids: readonly number[]): string;
 }
 
-/** What stands for bytes that are no character, perhaps not yet. */
+/** U+FFFD, which represents bytes that are not a character, or not yet a complete one. */
 const REPLACEMENT = "\uFFFD";
-/** A character has at most four bytes: so many may wait for the last, each of which some decoders show as a U+FFFD. */
+/**
+ * Maximum number of bytes that may wait for the last byte of a character, which has at most four. Some decoders output
+ * U+FFFD for each of them.
+ */
 const MAX_HELD_CHARACTERS = 3;
-/** Tokens before a new one that are decoded with it: its text depends on them, as the space before a word does. */
+/**
+ * Number of tokens before a new one that are decoded with it, because its text depends on them, for example the space
+ * before a word.
+ */
 const NUM_CONTEXT_TOKENS = 8;
-/** Tokens from which on the first ones are dropped. */
+/** Number of tokens in the window above which the first ones are dropped. */
 const MAX_WINDOW_TOKENS = 16;
-/** Of four places in a row, one is between characters. */
+/** Number of positions at which a cut is tried. Of four consecutive positions, at least one is between characters. */
 const NUM_CUTS_TRIED = 8;
-/** Tokens from which on they are dropped wherever, if no place to cut is found. */
+/** Number of tokens in the window above which it is cut anywhere, if no valid position is found. */
 const MAX_UNCUT_TOKENS = 64;
 
 /**
- * Decodes tokens as they come. A window of the last tokens is decoded with each new one, and what it adds to the text before is returned, but
- * for U+FFFD at the end, which later bytes may make a character. The window is cut only where both sides decode to the text of the whole:
- * pieces one after another are the text of all tokens if tokens are bytes of UTF-8.
+ * Decodes tokens incrementally. A window of the last tokens is decoded with each new one. The text that it adds is
+ * returned, except U+FFFD at the end, which later bytes may complete to a character. The window is cut only where both
+ * parts decode to the text of the whole. If tokens are bytes of UTF-8, the concatenated pieces equal the text of all
+ * tokens.
  *
- * Where one invalid byte makes all bytes of a run invalid, as byte fallback has it, characters that were returned stay.
+ * With byte fallback, one invalid byte makes all bytes of a run invalid. Characters of the run that were already
+ * returned are not revoked.
  */
 export class IncrementalDecoder {
   readonly #decoder: Decoder;
   #window: readonly number[];
   #text: string;
-  /** The beginning of `#text` that was returned, or is the prompt's. */
+  /** The prefix of `#text` that was returned, or belongs to the prompt. */
   #returnedText: string;
-  /** Tokens of the window whose text was returned whole. */
+  /** Number of tokens of the window whose text was returned completely. */
   #numReturnedTokens: number;
 
   constructor(decoder: Decoder, prompt: readonly number[]) {
@@ -40,7 +48,7 @@ export class IncrementalDecoder {
     this.#numReturnedTokens = this.#window.length;
   }
 
-  /** What is certain of the text that a token adds. */
+  /** Adds a token. Returns the text that it adds, as far as later tokens cannot change it. */
   push(token: number): string {
     if (this.#isEmptyToken(token)) return "";
     this.#setWindow([...this.#window, token]);
@@ -52,12 +60,12 @@ export class IncrementalDecoder {
     return text;
   }
 
-  /** What was held back, when no token follows. */
+  /** Returns the text that was held back, at the end of the tokens. */
   flush(): string {
     return this.#return(this.#text.length);
   }
 
-  /** Whether a token, such as a special one, has no text wherever it stands. */
+  /** Returns whether a token has no text at any position, such as a special token. */
   #isEmptyToken(token: number): boolean {
     if (this.#text === "" || this.#decoder.decode([token]) !== "") return false;
     return this.#decoder.decode([...this.#window, token]) === this.#text;
@@ -75,10 +83,10 @@ export class IncrementalDecoder {
     return this.#text.slice(start, end);
   }
 
-  /** A new token has changed text before it. */
+  /** Handles a new token that changed the text before it. */
   #separateReturnedText(): void {
     if (this.#returnedText.endsWith(REPLACEMENT)) {
-      // The token completes a character that the prompt began.
+      // The token completes a character that began in the prompt.
       const promptTexts = decodeBeginnings(this.#decoder, this.#window.slice(0, this.#numReturnedTokens));
       const completeText = promptTexts.find((text) => this.#text.startsWith(text));
       if (completeText !== undefined) {
@@ -86,14 +94,16 @@ export class IncrementalDecoder {
         return;
       }
     }
-    // Bytes of a character that is not complete, after those of complete ones.
+    // The window ends with bytes of an incomplete character, after those of complete ones.
     const numReturnedCharacters = this.#decoder.decode(this.#window.slice(0, this.#numReturnedTokens)).length;
     this.#setWindow(this.#window.slice(this.#numReturnedTokens));
     this.#returnedText = this.#text.slice(0, Math.max(0, this.#returnedText.length - numReturnedCharacters));
     this.#numReturnedTokens = 0;
   }
 
-  /** Drops tokens at the beginning of the window, where its text falls into that of two parts. */
+  /**
+   * Drops the first tokens of the window, at a position where its text is the concatenation of the texts of both parts.
+   */
   #cutWindow(numHeldCharacters: number): void {
     const lastCut = this.#window.length - NUM_CONTEXT_TOKENS;
     for (let cut = lastCut; cut > Math.max(0, lastCut - NUM_CUTS_TRIED); cut--) {
@@ -106,7 +116,10 @@ export class IncrementalDecoder {
     if (this.#window.length > MAX_UNCUT_TOKENS) this.#dropTokens(lastCut, numHeldCharacters);
   }
 
-  /** A character that is cut becomes several U+FFFD: the parts are longer than the whole. They are shorter if a space is stripped. */
+  /**
+   * Returns whether a cut is valid. If it splits a character into several U+FFFD, the parts are longer than the whole.
+   * If a space is stripped, they are shorter.
+   */
   #isCut(cut: number, lastText: string): boolean {
     const firstText = this.#decoder.decode(this.#window.slice(0, cut));
     const isWithinText = firstText.length + lastText.length <= this.#text.length;
@@ -120,20 +133,20 @@ export class IncrementalDecoder {
   }
 }
 
-/** U+FFFD at the end of a text that later bytes may change. */
+/** Returns the U+FFFD at the end of a text, which later bytes may change. */
 function getHeldText(text: string): string {
   let length = 0;
   while (length < MAX_HELD_CHARACTERS && text.endsWith(REPLACEMENT, text.length - length)) length++;
   return text.slice(text.length - length);
 }
 
-/** The text of tokens, and of those without the last, which may be bytes of a character that is not complete. */
+/** Decodes tokens, and the tokens without the last ones, which may be bytes of an incomplete character. */
 function decodeBeginnings(decoder: Decoder, tokens: readonly number[]): readonly string[] {
   const counts = Array.from({ length: MAX_HELD_CHARACTERS + 1 }, (_, i) => tokens.length - i);
   return counts.filter((count) => count >= 0).map((count) => decoder.decode(tokens.slice(0, count)));
 }
 
-/** The last tokens of a prompt, from the beginning of a character on. */
+/** Returns the last tokens of a prompt, starting at the beginning of a character. */
 function cutPrompt(decoder: Decoder, prompt: readonly number[]): readonly number[] {
   for (let count = NUM_CONTEXT_TOKENS; count < MAX_WINDOW_TOKENS && count < prompt.length; count++) {
     const tokens = prompt.slice(-count);

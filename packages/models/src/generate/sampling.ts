@@ -1,30 +1,31 @@
 import { MosaicError } from "@mosaic/core";
 
-/** How a token is chosen. */
+/** Settings for choosing a token. */
 export interface SamplingSettings {
-  /** False: the most probable one. */
+  /** Whether to sample; false: the most probable token is chosen. */
   readonly doSample: boolean;
   readonly temperature: number;
-  /** Only so many of the most probable; 0: all. */
+  /** Sample from this number of most probable tokens; 0: all. */
   readonly topK: number;
-  /** Only the most probable ones whose probabilities add up to this. */
+  /** Sample from the most probable tokens whose probabilities add up to this value. */
   readonly topP: number;
-  /** Only those whose probability is at least this part of the largest. */
+  /** Sample from tokens whose probability is at least this fraction of the largest. */
   readonly minP: number;
   readonly repetitionPenalty: number;
 }
 
-/** A token, and the logarithm of its probability among those that it was chosen from. */
+/** A token, and the logarithm of its probability among the tokens it was chosen from. */
 export interface SampledToken {
   readonly token: number;
   readonly logProbability: number;
 }
 
 /**
- * Chooses a token by its logits [V], which it changes: the repetition penalty of the tokens so far (Keskar et al. 2019), temperature, top-k,
- * top-p (Holtzman et al. 2020) and min-p (Nguyen et al. 2025), in the order of transformers. `uniform` in [0, 1) decides; the same arguments give the same token.
+ * Chooses a token by its logits [V], which are modified: the repetition penalty of the tokens so far (Keskar et al.
+ * 2019), temperature, top-k, top-p (Holtzman et al. 2020) and min-p (Nguyen et al. 2025), in the order of transformers.
+ * `uniform` in [0, 1) is the random number; the same arguments give the same token.
  *
- * @throws MosaicError for logits that are NaN, or whose largest is infinite.
+ * @throws MosaicError if a logit is NaN, or whose largest is infinite.
  */
 // oxlint-disable-next-line max-params -- the numbers, what they follow, how, and the random one
 export function sampleToken(
@@ -45,7 +46,7 @@ export function sampleToken(
   return drawToken(weights, uniform);
 }
 
-/** Logits of tokens that occurred, divided by the penalty if positive, else multiplied. */
+/** Divides the logits of tokens that occurred by the penalty if they are positive, otherwise multiplies them by it. */
 function penalizeRepetition(logits: Float32Array, previousTokens: Iterable<number>, repetitionPenalty: number): void {
   if (repetitionPenalty === 1) return;
   for (const token of new Set(previousTokens)) {
@@ -54,7 +55,7 @@ function penalizeRepetition(logits: Float32Array, previousTokens: Iterable<numbe
   }
 }
 
-/** The first of the largest, which is finite: probabilities are those of differences from it. */
+/** Returns the index of the largest, which is finite: probabilities are those of differences from it. */
 function argmax(logits: Float32Array): number {
   let bestIndex = 0;
   for (let i = 0; i < logits.length; i++) {
@@ -80,13 +81,16 @@ function sumWeights(logits: Float32Array, maxLogit: number, temperature: number)
   return sum;
 }
 
-/** Sets all weights below the k-th largest to 0; ties with it stay, as in transformers. */
+/** Sets all weights below the k-th largest to 0. Ties with it are kept, as in transformers. */
 function keepTopK(weights: Float64Array, topK: number): void {
   const threshold = weights.toSorted()[weights.length - topK]!;
   for (let i = 0; i < weights.length; i++) if (weights[i]! < threshold) weights[i] = 0;
 }
 
-/** Sets a weight to 0 if those above it make up topP already; of equal ones, those with the larger ids. */
+/**
+ * Sets a weight to 0 if the larger ones already add up to topP. Of equal weights, those with the larger ids are
+ * dropped.
+ */
 function keepTopP(weights: Float64Array, topP: number): void {
   const sortedWeights = weights.toSorted().reverse();
   const minSum = topP * sortedWeights.reduce((sum, each) => sum + each, 0);
@@ -101,7 +105,7 @@ function keepTopP(weights: Float64Array, topP: number): void {
   }
 }
 
-/** The token at which the sum of weights exceeds `uniform` of the whole. */
+/** Returns the token at which the cumulative sum of weights exceeds `uniform` · total. */
 function drawToken(weights: Float64Array, uniform: number): SampledToken {
   const total = weights.reduce((sum, each) => sum + each, 0);
   let [remainingWeight, token] = [uniform * total, 0];

@@ -1,16 +1,17 @@
 import { type Decoder, IncrementalDecoder } from "./incremental-decoder.ts";
 
-/** What a token added to a text. */
+/** The text that a token added. */
 export interface TextPiece {
-  /** Empty while what came is a part of a character, or may be the beginning of a stop string. */
+  /** Empty while the new text is an incomplete character, or may be the beginning of a stop string. */
   readonly text: string;
   readonly isStopped: boolean;
 }
 
 /**
- * The text of tokens as they come. A token's text is what it adds to that of the tokens before it, so that pieces one after another are the
- * text of all; a character of several tokens comes with the last one. Text that may become a stop string is held back until it is not, and
- * neither the stop string nor what follows is returned.
+ * Converts tokens to text incrementally. The text of a token is what it adds to that of the tokens before it, so that
+ * the concatenated pieces are the whole text. A character of several tokens is returned with the last one. Text that
+ * may be the beginning of a stop string is held back until this is decided. Neither the stop string nor the text after
+ * it is returned.
  */
 export class TextStream {
   readonly #decoder: IncrementalDecoder;
@@ -26,7 +27,7 @@ export class TextStream {
     return this.#release(this.#heldText + this.#decoder.push(token));
   }
 
-  /** What was held back, when no token follows. */
+  /** Returns the text that was held back, at the end of the tokens. */
   flush(): string {
     const text = this.#heldText + this.#decoder.flush();
     this.#heldText = "";
@@ -45,7 +46,7 @@ export class TextStream {
   }
 }
 
-/** The length of the longest end of `text` that `stop` begins with. */
+/** Returns the length of the longest suffix of `text` that is a prefix of `stopString`. */
 function countStopOverlap(text: string, stopString: string): number {
   for (let length = Math.min(text.length, stopString.length - 1); length > 0; length--) {
     if (text.endsWith(stopString.slice(0, length))) return length;

@@ -1,13 +1,13 @@
 import type { GeneratedToken } from "./generated-text.ts";
 
-/** Tokens of one text as they come: for `for await`. Leaving the loop, or `return()`, cancels the text. */
+/** The tokens of one text, for `for await`. Leaving the loop, or `return()`, cancels the text. */
 export class TokenStream implements AsyncIterableIterator<GeneratedToken, void> {
   readonly #onCancel: () => void;
   readonly #tokens: GeneratedToken[] = [];
   #waitingReaders: { resolve(result: IteratorResult<GeneratedToken, void>): void; reject(error: unknown): void }[] = [];
   #endState: { readonly error?: unknown } | undefined;
 
-  /** `BatchScheduler.generate` makes them. */
+  /** Called by `BatchScheduler.generate`. */
   constructor(onCancel: () => void) {
     this.#onCancel = onCancel;
   }
@@ -33,7 +33,7 @@ export class TokenStream implements AsyncIterableIterator<GeneratedToken, void> 
     return Promise.resolve({ done: true, value: undefined });
   }
 
-  /** The next token. */
+  /** Adds the next token. */
   push(token: GeneratedToken): void {
     if (this.#endState !== undefined) return;
     const reader = this.#waitingReaders.shift();
@@ -42,7 +42,7 @@ export class TokenStream implements AsyncIterableIterator<GeneratedToken, void> 
     if (token.finishReason !== null) this.finish();
   }
 
-  /** No token follows, because of `error` if there is one. */
+  /** Ends the stream, with `error` if there is one. */
   finish(error?: unknown): void {
     if (this.#endState !== undefined) return;
     const [firstReader, ...otherReaders] = this.#waitingReaders;

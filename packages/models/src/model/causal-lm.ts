@@ -23,7 +23,7 @@ import {
   RotaryEmbeddings,
 } from "./decoder-layer.ts";
 
-/** Embedding, layers and the last norm: tokens [B,S] → [B,S,E]. */
+/** Embedding, layers and the final norm: tokens [B,S] → [B,S,E]. */
 export class Decoder extends Module {
   readonly embedding: Embedding;
   readonly layers: ModuleList<DecoderLayer>;
@@ -62,13 +62,13 @@ export class Decoder extends Module {
   }
 }
 
-/** Hugging Face's models round the factor of the embeddings to the dtype of these. */
+/** Rounds the factor of the embeddings to their dtype, as Hugging Face's models do. */
 function roundToDType(dtype: ModelSettings["dtype"], value: number): number {
   const unit = 2 ** (Math.floor(Math.log2(value)) - significandBits[dtype] + 1);
   return Math.round(value / unit) * unit;
 }
 
-/** What `CausalLM` is made of beside its config. */
+/** Arguments of the constructor of `CausalLM`. */
 export interface CausalLMParts {
   readonly config: ModelConfig;
   readonly settings: ModelSettings;
@@ -78,14 +78,14 @@ export interface CausalLMParts {
 }
 
 /**
- * A decoder-only language model: `loadModel` makes it. Parameters have Hugging Face's names, but for qkv_proj, which is q_proj, k_proj and
- * v_proj one after another, and out_proj, which is o_proj there.
+ * A decoder-only language model, created by `loadModel`. Parameters have Hugging Face's names, except for qkv_proj,
+ * which concatenates q_proj, k_proj and v_proj, and out_proj, which is o_proj there.
  */
 export class CausalLM extends Module {
   readonly ctx: Context;
   readonly config: ModelConfig;
   readonly settings: ModelSettings;
-  /** Null in a folder without tokenizer.json. */
+  /** Null for a folder without tokenizer.json. */
   readonly tokenizer: Tokenizer | null;
   readonly generationConfig: GenerationConfig;
   readonly source: ModelSource;
@@ -111,7 +111,7 @@ export class CausalLM extends Module {
   /**
    * tokens [B,S] → logits [B,S,V]: this rank's shard. Collective along the backend's axes.
    *
-   * @throws ShapeError for a sequence beyond the model's `maxLength`, with the tokens that the cache holds of it, before anything is sent.
+   * @throws ShapeError for a sequence longer than the model's `maxLength`, with the tokens that the cache holds of it, before anything is sent.
    */
   forward(tokens: Tensor, options?: ModelForwardOptions): Tensor {
     this.ctx.assertOpen("CausalLM");
@@ -139,12 +139,14 @@ export class CausalLM extends Module {
   }
 
   /**
-   * Continues a text, a token at a time: `for await (const { text } of model.generate({ prompt }))`. Options are checked at the call. Collective:
-   * every rank makes the same call, iterates to the same end, and gets the same tokens. A prompt goes through the model's backend, and a new token
-   * attends to the keys and values that the ranks have cached.
+   * Continues a text, one token at a time: `for await (const { text } of model.generate({ prompt }))`. Options are
+   * checked at the call. Collective: every rank makes the same call, iterates to the end, and receives the same tokens.
+   * The prompt is processed by the model's backend, and each new token attends to the keys and values that the ranks
+   * have cached.
    *
-   * @throws OptionError for options, a text beyond the model's length, or texts without a tokenizer; OutOfMemoryError for a full cache; FileError for a
-   * field of generation_config.json that changes the text in transformers and is not supported.
+   * @throws OptionError for invalid options, a text that exceeds the model's length, or texts without a tokenizer;
+   * OutOfMemoryError for a full cache; FileError for a field of generation_config.json that changes the text in
+   * transformers and is not supported.
    */
   generate(options: GenerateOptions): AsyncGenerator<GeneratedToken, void> {
     this.ctx.assertOpen("generate");
@@ -152,17 +154,19 @@ export class CausalLM extends Module {
   }
 
   /**
-   * Saves the model as a folder that transformers loads: config.json, the weights in safetensors, and copies of the tokenizer's files and
-   * generation_config.json if the folder has any that the model was loaded from. Collective: rank 0 writes, the others wait for it.
+   * Saves the model as a folder that transformers can load: config.json, the weights in safetensors, and copies of the
+   * tokenizer's files and generation_config.json, if the folder from which the model was loaded has them. Collective:
+   * rank 0 writes, and the others wait for it.
    *
-   * @throws OptionError for what is no path; the system's error on rank 0 if a file cannot be written, a MosaicError on the others.
+   * @throws OptionError for an invalid path; the system's error on rank 0 if a file cannot be written, a MosaicError on
+   * the other ranks.
    */
   async save(folder: string, options?: SaveModelOptions): Promise<void> {
     this.ctx.assertOpen("saveModel");
     await saveModel(this, folder, options);
   }
 
-  /** The logits of what the decoder gives: [..,E] → [..,V]. */
+  /** Computes the logits of the decoder's output: [..,E] → [..,V]. */
   project(hidden: Tensor): Tensor {
     const logits = this.head.forward(hidden);
     const { logitSoftcap: softcap } = this.config;

@@ -24,32 +24,35 @@ export interface ModelSettings {
   readonly dtype: DType;
 }
 
-/** The cache of every layer, for the sequences of one call. */
+/** The caches of all layers, for the sequences of one call. */
 export interface DecoderCache {
   layer(index: number): AttentionCache;
 }
 
 export const modelForwardOptions = defineOptions("CausalLM.forward", {
-  /** Rows of the whole sequence over all shards; needed if shards are unequal. Default: local rows times shards. */
+  /** Length of the whole sequence over all shards. Required if shards are unequal. Default: local rows times shards. */
   sequenceLength: option.integer({ min: 0, optional: true }),
-  /** How the sequence is cut into shards in this call. Default: the model's. */
+  /** Placement of the sequence in this call: how it is divided into shards. Default: the model's. */
   placement: option.placement({ optional: true }),
-  /** Which keys each query sees, in all layers, such as causal documents packed in a row: one mask, or one for each sample. Default: the layers' own. */
+  /**
+   * The keys that are visible to each query, in all layers, such as causal documents packed in a row: one mask, or one
+   * for each sample. Default: the layers' own.
+   */
   mask: option.either(option.mask(), option.array(option.mask()), { optional: true }),
-  /** Tokens of each sample, `[5, 8]`, where sequences are padded to one length. Default: no padding. */
+  /** Number of tokens of each sample, such as `[5, 8]`, if sequences are padded to one length. Default: no padding. */
   lengths: option.array(option.integer({ min: 0 }), { optional: true }),
-  /** Where the padding lies, before the tokens or after them. Default "right". */
+  /** Side of the padding: before the tokens ("left") or after them. Default "right". */
   padding: option.oneOf(["left", "right"], { default: "right" }),
-  /** The keys and values of earlier tokens. Default: none. */
+  /** The cache of the keys and values of earlier tokens. Default: none. */
   cache: option.custom("a DecoderCache", option.hasMethods<DecoderCache>("layer"), { optional: true }),
 });
-/** What a call of the model may set: what `MultiAxisAttention.forward` takes. */
+/** Options of a call of the model, as in `MultiAxisAttention.forward`. */
 export type ModelForwardOptions = OptionsOf<typeof modelForwardOptions>;
 
-/** `ModelForwardOptions`, of one layer. */
+/** `ModelForwardOptions` for one layer. */
 type LayerForwardOptions = Omit<ModelForwardOptions, "cache"> & { readonly cache?: AttentionCache | undefined };
 
-/** One rotary embedding for all layers that turn alike, so that they share its tables. */
+/** Rotary embeddings by configuration. Layers with the same configuration share one embedding and its tables. */
 export class RotaryEmbeddings {
   readonly #headDim: number;
   readonly #embeddingsByConfig = new Map<RopeConfig, RotaryEmbedding>();
@@ -73,8 +76,9 @@ export class RotaryEmbeddings {
 }
 
 /**
- * A layer of a decoder-only model, by its config: x + attention(norm(x)), then x + mlp(norm(x)), in Gemma with a norm behind each
- * of both, too. Names of parameters are Hugging Face's, but for qkv_proj, which is q_proj, k_proj and v_proj one after another.
+ * A layer of a decoder-only model, built from its config: x + attention(norm(x)), then x + mlp(norm(x)). In Gemma, the
+ * outputs of attention and mlp are also normalized. Parameters have Hugging Face's names, except for qkv_proj, which
+ * concatenates q_proj, k_proj and v_proj, and out_proj, which is o_proj there.
  */
 export class DecoderLayer extends Module {
   readonly attention: MultiAxisAttention;
@@ -104,7 +108,7 @@ export class DecoderLayer extends Module {
     );
     this.mlp = this.addChild("mlp", createFeedForward(ctx, config, dtype));
     this.inputNorm = this.addChild("input_layernorm", createNorm(hiddenSize));
-    // The name is that of the norm before the feed-forward layer where there is no other, as in Llama.
+    // In models with only this norm, such as Llama, it is the norm before the feed-forward layer in spite of its name.
     const postAttentionLayerNorm = this.addChild("post_attention_layernorm", createNorm(hiddenSize));
     this.postAttentionNorm = hasPostNorms ? postAttentionLayerNorm : null;
     this.preMlpNorm = hasPostNorms

@@ -1,13 +1,14 @@
 import { isJsonObject, type Json } from "../config/fields.ts";
 
-/** U+FFFD in UTF-8, which stands for a byte that is not a part of a character. */
+/** U+FFFD in UTF-8, which represents a byte that is not part of a character. */
 const REPLACEMENT_BYTES = [0xef, 0xbf, 0xbd];
-/** U+FEFF in UTF-8, which JavaScript's decoder leaves out at the beginning, once. */
+/** U+FEFF in UTF-8, which JavaScript's decoder drops once at the beginning. */
 const BYTE_ORDER_MARK = [0xef, 0xbb, 0xbf];
 
 /**
- * The tokens `<0x00>` to `<0xFF>` of a tokenizer that falls back to bytes. Python's tokenizers decodes each run of them as a whole: if it is not
- * valid UTF-8, every byte of it becomes U+FFFD. @huggingface/tokenizers keeps the characters of such a run, so that it is given other bytes.
+ * The tokens `<0x00>` to `<0xFF>` of a tokenizer with byte fallback. Python's tokenizers decodes each run of them as a
+ * whole: if the run is not valid UTF-8, every byte becomes U+FFFD. @huggingface/tokenizers keeps the valid characters
+ * of such a run, so the run is replaced by other bytes before decoding.
  */
 export class ByteFallback {
   readonly #idByByte: readonly number[];
@@ -21,7 +22,7 @@ export class ByteFallback {
     this.#specialIds = specialIds;
   }
 
-  /** Null for a tokenizer that does not fall back to bytes. */
+  /** Creates the byte fallback of a tokenizer; null if it has none. */
   static create(
     { tokenizer, config }: { readonly tokenizer: Json; readonly config: Json },
     tokenId: (token: string) => number | undefined,
@@ -37,7 +38,7 @@ export class ByteFallback {
     );
   }
 
-  /** Ids that @huggingface/tokenizers decodes to what Python's tokenizers makes of these. */
+  /** Returns ids that @huggingface/tokenizers decodes to the text that Python's tokenizers decodes `ids` to. */
   toDecodableIds(ids: readonly number[], skipSpecialTokens: boolean): readonly number[] {
     if (!ids.some((id) => this.#byteById.has(id))) return ids;
     const decodableIds: number[] = [];
@@ -69,13 +70,13 @@ export class ByteFallback {
   }
 }
 
-/** Whether a decoder of tokenizer.json, or one that it consists of, is that of bytes. */
+/** Returns whether a decoder of tokenizer.json is, or contains, a ByteFallback. */
 function hasByteFallback(decoder: unknown): boolean {
   if (!isJsonObject(decoder)) return false;
   return decoder.type === "ByteFallback" || (Array.isArray(decoder.decoders) && decoder.decoders.some(hasByteFallback));
 }
 
-/** As @huggingface/tokenizers lists them. */
+/** Lists the special tokens as @huggingface/tokenizers does. */
 function listSpecialTokens(tokenizer: Json, config: Json): readonly string[] {
   const addedTokens = Array.isArray(tokenizer.added_tokens) ? (tokenizer.added_tokens as readonly Json[]) : [];
   const specialTokens = addedTokens.filter(({ special }) => special === true).map(({ content }) => content);

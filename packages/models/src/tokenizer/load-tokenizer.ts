@@ -4,13 +4,13 @@ import { FileError } from "@mosaic/nn";
 import { readJson, readText } from "../config/config.ts";
 import { Tokenizer } from "./tokenizer.ts";
 
-/** Throws an OptionError for what is no path. */
+/** Throws an OptionError unless `folder` can be a path. */
 export function checkFolder(where: string, folder: unknown): asserts folder is string {
   const isValidPath = typeof folder === "string" && folder !== "" && !folder.includes("\0");
   expectValue(`${where}: folder`, isValidPath, "the path of a folder", folder);
 }
 
-/** A folder's tokenizer with its chat template; null if it has none. */
+/** Reads a folder's tokenizer and chat template; null if the folder has no tokenizer. */
 export async function readTokenizer(folder: string): Promise<Tokenizer | null> {
   const json = await readJson(folder, "tokenizer.json", true);
   if (!json) return null;
@@ -20,7 +20,8 @@ export async function readTokenizer(folder: string): Promise<Tokenizer | null> {
 }
 
 /**
- * The tokenizer of a Hugging Face folder without its model, for programs that prepare texts: transformers' `AutoTokenizer.from_pretrained`.
+ * Loads the tokenizer of a Hugging Face folder without its model, for programs that prepare texts: the equivalent of
+ * transformers' `AutoTokenizer.from_pretrained`.
  *
  * @example
  * ```ts

@@ -13,7 +13,7 @@ import { FileError } from "@mosaic/nn";
 import { isJsonObject, type Json } from "../config/fields.ts";
 import { ByteFallback } from "./byte-fallback.ts";
 
-/** A message of a conversation, as chat templates take it; templates may read further fields. */
+/** A message of a conversation, the input of chat templates. Templates may read further fields. */
 export interface ChatMessage {
   readonly role: string;
   readonly content: unknown;
@@ -21,35 +21,35 @@ export interface ChatMessage {
 }
 
 export const chatTemplateOptions = defineOptions("applyChatTemplate", {
-  /** Whether the text ends in what begins the model's answer. Default true. */
+  /** Whether the prefix of the model's answer is appended to the text. Default true. */
   addGenerationPrompt: option.boolean({ default: true }),
-  /** Further variables of the template: `{ enable_thinking: false }`. Default: none. */
+  /** Further variables of the template, such as `{ enable_thinking: false }`. Default: none. */
   variables: option.custom("an object", isJsonObject, { optional: true }),
 });
-/** What `applyChatTemplate` takes beside messages. */
+/** Options of `applyChatTemplate`. */
 export type ChatTemplateOptions = OptionsOf<typeof chatTemplateOptions>;
 
 export const encodeOptions = defineOptions("encode", {
-  /** Whether the tokenizer adds its special tokens, such as that of the beginning. Default true. */
+  /** Whether the tokenizer adds its special tokens, such as the begin-of-text token. Default true. */
   addSpecialTokens: option.boolean({ default: true }),
 });
-/** What `encode` takes beside a text. */
+/** Options of `encode`. */
 export type EncodeOptions = OptionsOf<typeof encodeOptions>;
 
 export const decodeOptions = defineOptions("decode", {
-  /** Whether special tokens are left out of the text. Default true. */
+  /** Whether special tokens are omitted from the text. Default true. */
   skipSpecialTokens: option.boolean({ default: true }),
 });
-/** What `decode` takes beside ids. */
+/** Options of `decode`. */
 export type DecodeOptions = OptionsOf<typeof decodeOptions>;
 
-/** What a tokenizer is made of. */
+/** The files of a tokenizer. */
 export interface TokenizerFiles {
   /** tokenizer.json. */
   readonly tokenizer: Json;
   /** tokenizer_config.json. */
   readonly config: Json;
-  /** chat_template.jinja; without it the config's chat_template. */
+  /** chat_template.jinja. Default: chat_template of the config. */
   readonly chatTemplate?: string | undefined;
 }
 
@@ -76,7 +76,7 @@ export class Tokenizer {
   readonly #path: string;
   readonly #huggingFaceTokenizer: HuggingFaceTokenizer;
   readonly #byteFallback: ByteFallback | null;
-  /** chat_template, as long as it is not parsed. */
+  /** chat_template, before it is parsed. */
   readonly #templateText: unknown;
   readonly #specialTokens: Readonly<Record<string, string>>;
   #template: Template | undefined;
@@ -96,12 +96,15 @@ export class Tokenizer {
     this.#byteFallback = ByteFallback.create(files, (token) => this.#huggingFaceTokenizer.token_to_id(token));
   }
 
-  /** Whether the folder has a chat template, so that `applyChatTemplate` has something to apply. */
+  /** Whether the folder has a chat template, which `applyChatTemplate` requires. */
   get hasChatTemplate(): boolean {
     return typeof this.#templateText === "string";
   }
 
-  /** One more than the largest id; added tokens, which a model need not have, count unless `withAddedTokens` is false. */
+  /**
+   * Returns one more than the largest id. Added tokens, which a model may lack, are included unless `withAddedTokens`
+   * is false.
+   */
   vocabSize(withAddedTokens = true): number {
     expectValue("Tokenizer.vocabSize", typeof withAddedTokens === "boolean", "a boolean", withAddedTokens);
     let size = 0;
@@ -109,13 +112,13 @@ export class Tokenizer {
     return size;
   }
 
-  /** The id of a token by its text, special ones among them. */
+  /** Returns the id of a token, including special tokens, by its text. */
   tokenId(token: string): number | undefined {
     expectValue("Tokenizer.tokenId", typeof token === "string", "a string", token);
     return this.#huggingFaceTokenizer.token_to_id(token);
   }
 
-  /** A text as ids, with the special tokens that the tokenizer adds, such as that of the beginning. */
+  /** Encodes a text as ids, with the special tokens that the tokenizer adds, such as the begin-of-text token. */
   encode(text: string, options?: EncodeOptions): number[] {
     expectValue("Tokenizer.encode", typeof text === "string", "a string", text);
     const { addSpecialTokens } = encodeOptions.parse(options, "Tokenizer.encode");
@@ -123,7 +126,7 @@ export class Tokenizer {
   }
 
   /**
-   * The text of ids, without special tokens. Ids that the tokenizer does not have are left out, as in Python's
+   * Decodes ids to text, by default without special tokens. Ids that the tokenizer does not have are left out, as in Python's
    * tokenizers: the vocab_size of many models is padded, and they may generate any id below it.
    */
   decode(ids: readonly number[], options?: DecodeOptions): string {
@@ -132,14 +135,15 @@ export class Tokenizer {
     const knownIds = ids.filter((id) => this.#huggingFaceTokenizer.id_to_token(id) !== undefined);
     const decodableIds = this.#byteFallback?.toDecodableIds(knownIds, skipSpecialTokens) ?? knownIds;
     if (decodableIds.length === 0) return "";
-    // As transformers 5: removing spaces before punctuation would corrupt what these tokenizers restore exactly.
+    // As in transformers 5: removing spaces before punctuation would corrupt text that these tokenizers restore
+    // exactly.
     const settings = { skip_special_tokens: skipSpecialTokens, clean_up_tokenization_spaces: false };
     return this.#huggingFaceTokenizer.decode([...decodableIds], settings);
   }
 
   /**
-   * A conversation as the text that the model was trained on, by the folder's chat template. Its special tokens are in the text: encode it
-   * with `addSpecialTokens: false`.
+   * Formats a conversation as the text that the model was trained on, with the folder's chat template. The text
+   * contains special tokens, so encode it with `addSpecialTokens: false`.
    *
    * @throws FileError for a folder without a chat template; OptionError for messages that the template rejects.
    */
@@ -177,7 +181,7 @@ export class Tokenizer {
   }
 }
 
-/** bos_token, eos_token, … as templates name them. */
+/** Reads bos_token, eos_token, …, with the names that templates use. */
 function readSpecialTokens(config: Json): Record<string, string> {
   const entries = Object.entries(config).flatMap(([name, value]): [string, string][] => {
     if (!name.endsWith("_token")) return [];
@@ -187,7 +191,7 @@ function readSpecialTokens(config: Json): Record<string, string> {
   return Object.fromEntries(entries);
 }
 
-/** A template, or the one named "default" of several. */
+/** Returns the template, or the one named "default" of several. */
 function selectDefaultTemplate(value: unknown): unknown {
   if (!Array.isArray(value)) return value;
   const defaultEntry: unknown = value.find((each: unknown) => isJsonObject(each) && each.name === "default");

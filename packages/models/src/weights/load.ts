@@ -4,7 +4,10 @@ import type { SafetensorsReader } from "@mosaic/nn";
 import type { Weight } from "./names.ts";
 import { CHUNK_ELEMENTS, type OpenShards } from "./shards.ts";
 
-/** Reads the weights of a folder into the parameters of a model, a range of bytes at a time; any float dtype becomes the parameter's. */
+/**
+ * Reads the weights of a folder into the parameters of a model, a range at a time. Any float dtype is converted to that
+ * of the parameter.
+ */
 export async function loadWeights(ctx: Context, model: Module, { weights, fileByTensor }: OpenShards): Promise<void> {
   const parameters = new Map(model.namedParameters());
   for (const weight of weights) {
@@ -25,7 +28,7 @@ async function loadWeight(
     const values = await file.readRange(name, chunkStart, chunkEnd);
     using chunkView = parameter.view({ shape: [chunkEnd - chunkStart], strides: [1], offset: start + chunkStart });
     ctx.device.write(chunkView, values);
-    // The device holds a copy of the values until it has written them.
+    // The device keeps a copy of the values until they are written.
     await ctx.device.stream.synchronize();
   }
 }

@@ -1,13 +1,13 @@
 import type { Shape } from "@mosaic/core";
 import type { ModelConfig } from "../config/config.ts";
 
-// The weights of a folder by Hugging Face's names, and where each lies in the parameters of a model: qkv_proj is q_proj, k_proj and v_proj
-// one after another.
+// The weights of a folder with Hugging Face's names, and their locations in the parameters of a model: qkv_proj
+// concatenates q_proj, k_proj and v_proj.
 
 export const EMBEDDING_NAME = "model.embed_tokens.weight";
 export const HEAD_NAME = "lm_head.weight";
 
-/** A weight of a folder, which is rows [row, row + shape[0]) of a parameter. */
+/** A weight of a folder, stored in rows [row, row + shape[0]) of a parameter. */
 export interface Weight {
   readonly name: string;
   readonly shape: Shape;
@@ -15,10 +15,10 @@ export interface Weight {
   readonly row: number;
 }
 
-/** A weight that is a parameter of the same name. */
+/** Creates a weight that is a whole parameter of the same name. */
 const createFullWeight = (name: string, ...shape: number[]): Weight => ({ name, shape, parameter: name, row: 0 });
 
-/** All weights of a model, in the order of its parameters. */
+/** Lists all weights of a model, in the order of its parameters. */
 export function listWeights(config: ModelConfig): readonly Weight[] {
   const { vocabSize, hiddenSize, isTied, layers } = config;
   return [

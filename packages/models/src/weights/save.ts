@@ -21,28 +21,31 @@ import { type Weight, listWeights } from "./names.ts";
 import { INDEX_FILE_NAME, SINGLE_FILE_NAME } from "./shards.ts";
 
 export const saveModelOptions = defineOptions("saveModel", {
-  /** The most bytes of weights in one file; beyond that there are several, and an index. Each is on the host, as float32, while it is written. Default 1000000000. */
+  /**
+   * Maximum bytes of weights in one file. Larger models have several files and an index. While a file is written, its
+   * weights are on the host as float32. Default 1000000000.
+   */
   maxShardBytes: option.integer({ min: 1, default: 1_000_000_000 }),
 });
-/** What `CausalLM.save` takes beside the folder. */
+/** Options of `CausalLM.save`. */
 export type SaveModelOptions = OptionsOf<typeof saveModelOptions>;
 
-/** The folder that a model was loaded from, if it was. */
+/** Origin of a model: the folder from which it was loaded, if any, and its config. */
 export interface ModelSource {
   readonly folder: string | null;
-  /** config.json. */
+  /** The text of config.json. */
   readonly configText: string;
-  /** Names of the files that a saved folder has, too. */
+  /** Names of the files that are copied to a saved folder. */
   readonly files: readonly string[];
 }
 
-/** What is saved. */
+/** The model to save. */
 export interface SavedModel extends CachedModel {
   readonly source: ModelSource;
   namedParameters(): ReturnType<Module["namedParameters"]>;
 }
 
-/** Writes a model as a Hugging Face folder, on rank 0, while the others wait; see `CausalLM.save`. */
+/** Writes a model as a Hugging Face folder on rank 0 while the others wait; see `CausalLM.save`. */
 export async function saveModel(model: SavedModel, folder: string, options?: SaveModelOptions): Promise<void> {
   const isValidPath = typeof folder === "string" && folder !== "" && !folder.includes("\0");
   expectValue("saveModel: folder", isValidPath, "the path of a folder", folder);
@@ -71,7 +74,7 @@ export async function saveModel(model: SavedModel, folder: string, options?: Sav
   }
 }
 
-/** Every rank learns whether rank 0 failed, so that none goes on as if there were a folder. */
+/** Returns on every rank whether rank 0 failed, so that no rank continues as if the folder existed. */
 async function hasFailedOnAnyRank({ ctx }: CachedModel, hasFailed: boolean): Promise<boolean> {
   if (ctx.size === 1) return hasFailed;
   using numFailures = fromArray(ctx, [hasFailed ? 1 : 0], [1]);
@@ -84,7 +87,7 @@ interface SavedTensor {
   readonly tensor: Tensor;
 }
 
-/** The weights by Hugging Face's names, as views of the parameters. */
+/** Lists the weights with Hugging Face's names, as views of the parameters. */
 function listSavedTensors(model: SavedModel): SavedTensor[] {
   const parameters = new Map(model.namedParameters());
   const weights = listWeights(model.config);
@@ -124,7 +127,7 @@ async function writeWeights(folder: string, weights: readonly SavedTensor[], max
   );
   for (const [i, shard] of shards.entries()) {
     const tensors = new Map(shard.map(({ name, tensor }) => [name, tensor]));
-    // Transformers refuses files without the format.
+    // Transformers rejects files without the metadata "format".
     await writeSafetensors(join(folder, fileNames[i]!), tensors, { format: "pt" });
   }
   const index = join(folder, INDEX_FILE_NAME);
@@ -142,7 +145,7 @@ async function writeWeights(folder: string, weights: readonly SavedTensor[], max
 
 const countBytes = ({ shape, dtype }: Tensor): number => numel(shape) * dtypeBytes[dtype];
 
-/** Consecutive weights, as many as fit; one that is larger has a shard of its own. */
+/** Splits the weights into shards of consecutive weights, as many as fit. A weight that is larger has its own shard. */
 function splitIntoShards(weights: readonly SavedTensor[], maxShardBytes: number): readonly SavedTensor[][] {
   const shards: SavedTensor[][] = [];
   let remainingBytes = 0;

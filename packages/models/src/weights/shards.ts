@@ -7,27 +7,32 @@ import { isJsonObject } from "../config/fields.ts";
 import type { ModelConfig } from "../config/config.ts";
 import { EMBEDDING_NAME, HEAD_NAME, listWeights, type Weight } from "./names.ts";
 
-/** Elements of a file that are on the host at a time, 2 MiB of float32, beside the model itself. */
+/** Number of elements of a file that are on the host at a time, 2 MiB of float32, in addition to the model itself. */
 export const CHUNK_ELEMENTS = 2 ** 19;
-/** The name of an index, which names the file of each tensor. */
+/** The name of the index file, which maps tensors to files. */
 export const INDEX_FILE_NAME = "model.safetensors.index.json";
-/** The name of the one file of a folder that has no index. */
+/** The name of the only file of a folder without an index. */
 export const SINGLE_FILE_NAME = "model.safetensors";
 
-/** The open files of a folder, and in which of them each weight is. */
+/** The open files of a folder, and the file of each weight. */
 export interface OpenShards extends AsyncDisposable {
-  /** What is to be read. */
+  /** The weights to read. */
   readonly weights: readonly Weight[];
-  /** Whether the output projection is the embedding: the config ties them, and the folder stores no other. */
+  /**
+   * Whether the output projection shares the weight of the embedding: the config ties them, and the folder stores no
+   * different one.
+   */
   readonly isTied: boolean;
   readonly fileByTensor: ReadonlyMap<string, SafetensorsReader>;
 }
 
 /**
- * Opens the weights of a folder and checks every header, name, shape and dtype: nothing is read but headers,
- * and the output projection if the config ties it to the embedding and it is there nevertheless. As in transformers 5, one that differs is used.
+ * Opens the weights of a folder and checks every header, name, shape and dtype. Reads only headers, and the output
+ * projection if it is stored although the config ties it to the embedding. As in transformers 5, a stored projection
+ * that differs from the embedding is used.
  *
- * @throws FileError for a file that is missing or truncated, a weight that is missing, unexpected, of another shape, or of integers.
+ * @throws FileError for a file that is missing or truncated, and for a weight that is missing, unexpected, of another
+ * shape, or of an integer dtype.
  */
 export async function openShards(folder: string, config: ModelConfig): Promise<OpenShards> {
   const files: SafetensorsReader[] = [];
@@ -54,7 +59,7 @@ export async function openShards(folder: string, config: ModelConfig): Promise<O
   }
 }
 
-/** File names by the names of tensors. */
+/** Reads the index: file names by tensor name; undefined if there is no index. */
 async function readIndex(folder: string): Promise<ReadonlyMap<string, string> | undefined> {
   const json = await readJson(folder, INDEX_FILE_NAME, true);
   if (!json) return undefined;
@@ -95,7 +100,7 @@ async function openShard(folder: string, name: string): Promise<SafetensorsReade
   }
 }
 
-/** Every tensor must be in the file that the index names. */
+/** Throws a FileError unless every tensor is in the file that the index specifies. */
 function checkIndex(
   folder: string,
   fileNames: ReadonlyMap<string, string> | undefined,
@@ -113,7 +118,7 @@ function checkIndex(
   }
 }
 
-/** Tensors that a folder may have and a model has not: tables that are computed. */
+/** Returns whether a tensor of a folder is not needed by the model, because it is a table that is computed. */
 const isRedundant = (name: string): boolean => name.endsWith(".rotary_emb.inv_freq");
 
 const FLOAT_FORMATS = new Set(["F32", "BF16", "F16", "F64"]);
@@ -147,15 +152,15 @@ function checkWeights(
 }
 
 /**
- * Whether a folder stores the embedding a second time as its output projection, as some do whose config ties them. Both have the same shape;
- * they are compared a range at a time, as far as they are equal.
+ * Returns whether a folder stores the embedding a second time as its output projection, as some folders with tied
+ * weights do. Both have the same shape. They are compared a range at a time, up to the first difference.
  */
 async function isHeadEmbedding(fileByTensor: ReadonlyMap<string, SafetensorsReader>): Promise<boolean> {
   const [embeddingFile, headFile] = [fileByTensor.get(EMBEDDING_NAME)!, fileByTensor.get(HEAD_NAME)!];
   const size = numel(embeddingFile.tensors.get(EMBEDDING_NAME)!.shape);
   for (let start = 0; start < size; start += CHUNK_ELEMENTS) {
     const end = Math.min(size, start + CHUNK_ELEMENTS);
-    // The memory of what is read is the file's, which may be the same for both.
+    // The memory of a range belongs to the reader, which may be the same for both.
     const embedding = (await embeddingFile.readRange(EMBEDDING_NAME, start, end)).slice();
     const head = await headFile.readRange(HEAD_NAME, start, end);
     if (!embedding.every((value, i) => value === head[i])) return false;
