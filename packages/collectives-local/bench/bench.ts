@@ -1,4 +1,4 @@
-// Latency and bandwidth of local collectives, in one process and between two. Prints one JSON line a case.
+// Measures latency and bandwidth of local collectives, in one process and between two. Prints one JSON line per case.
 //   npm run build && npm run bench
 import { fork } from "node:child_process";
 import { fileURLToPath } from "node:url";
@@ -14,7 +14,7 @@ interface Rank {
   readonly device: TestDevice;
 }
 
-/** Posts `count` operations on these ranks; the best seconds per operation of several rounds. */
+/** Posts `operationCount` operations on these ranks. Returns the minimum seconds per operation of several rounds. */
 async function measureSecondsPerOperation(
   ranks: readonly Rank[],
   operationCount: number,

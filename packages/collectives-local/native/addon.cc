@@ -1,14 +1,14 @@
-// What JavaScript calls: a transport is made here, and carried by the engine of @mosaic/runtime.
+// The exports to JavaScript. They make a transport, which the engine of @mosaic/runtime drives.
 #include <node_api.h>
 
 #include "shared_memory/transport.h"
 
 namespace {
 
-/// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
+/// Version of the interface to JavaScript. Its counterpart, `protocol` in src/local.ts, must be equal.
 constexpr int32_t kBindingVersion = 2;
 
-// open(): the address of a `MosaicTransport`.
+// open(): returns the address of a `MosaicTransport`.
 napi_value open(napi_env env, napi_callback_info) {
   napi_value address;
   napi_create_double(env, static_cast<double>(reinterpret_cast<uintptr_t>(mosaic::openSharedMemory())), &address);

@@ -22,14 +22,17 @@ import {
 
 interface LocalAddon {
   readonly protocol: number;
-  /** A transport over shared memory for one rank: the address of a `MosaicTransport` (`packages/runtime/native/shared_memory`). */
+  /**
+   * Returns the address of a `MosaicTransport` over shared memory for one rank
+   * (`packages/runtime/native/shared_memory`).
+   */
   open(): number;
 }
 
 const addonPath = findAddon("mosaic_collectives_local", import.meta.url);
 let cachedAddon: LocalAddon | undefined;
 
-/** The addon, loaded when it is first needed. Throws an AddonLoadError that lists likely causes. */
+/** Returns the addon, which is loaded at the first call. Throws an AddonLoadError that lists likely causes. */
 function loadLocalAddon(): LocalAddon {
   cachedAddon ??= loadAddon<LocalAddon>({
     packageName: "@mosaic/collectives-local",
@@ -41,15 +44,18 @@ function loadLocalAddon(): LocalAddon {
   return cachedAddon;
 }
 
-/** Makes a transport over shared memory: the address of a `MosaicTransport`. */
+/** Makes a transport over shared memory. Returns the address of its `MosaicTransport`. */
 export function openTransport(): number {
   return loadLocalAddon().open();
 }
 
 export const localOptions = defineOptions("local", {
-  /** The same on all ranks, and different for worlds that form at the same time. Default: the job, as the launcher names it. */
+  /**
+   * A name that is equal on all ranks, and different for worlds that form at the same time. Default: the launcher's
+   * name of the job.
+   */
   name: option.string({ optional: true }),
-  /** Seconds to wait for the other ranks; an error names those that are missing. Default: as long as a collective may take. */
+  /** Seconds to wait for the other ranks. An error names the missing ranks. Default: the timeout of collectives. */
   connectTimeout: option.number({
     above: 0,
     max: 1e9,
@@ -57,21 +63,22 @@ export const localOptions = defineOptions("local", {
     optional: true,
   }),
 });
-/** What `local` takes. */
+/** Options of `local`. */
 export type LocalOptions = OptionsOf<typeof localOptions>;
 
 /**
  * Collectives for ranks that are processes of one host, over shared memory.
  *
- * They rendezvous through the agent of the host, which `mosaic-run` provides; where something else started them, the first
- * rank starts one. The shared memory has no name in a file system: whatever ends a process releases all that it held.
+ * The ranks rendezvous through the agent of the host. `mosaic-run` provides it; under other launchers the first rank
+ * starts one. The shared memory has no name in a file system, so it is released when the processes end, for whatever
+ * reason.
  *
  * @example
  * ```ts
  * import { local } from "@mosaic/collectives-local";
  * local().name; // => "local"
  * ```
- * @throws OptionError for options that do not exist, or cannot be.
+ * @throws OptionError for unknown options and invalid values.
  */
 export function local(options?: LocalOptions): Collectives {
   const { name, connectTimeout } = localOptions.parse(options);
@@ -81,13 +88,13 @@ export function local(options?: LocalOptions): Collectives {
       const { device, size } = connectOptions;
       checkDevice(device);
       checkHost(size);
-      loadLocalAddon(); // before an agent is started for nothing
+      loadLocalAddon(); // fails before an agent is started needlessly
       return connectProcess({ ...connectOptions, kind: "local", name, connectTimeout, openTransport });
     },
   };
 }
 
-/** Ranks of one host, and not too many: rings of bytes grow with their square. */
+/** Throws an OptionError unless all ranks are on one host, and at most 1024, because memory grows with their square. */
 function checkHost(size: number): void {
   checkSize(size);
   const localSize = localWorldSize();
@@ -101,8 +108,9 @@ function checkHost(size: number): void {
 }
 
 /**
- * Many ranks in this process, all driven by this thread: no rank ever blocks the host, so one may post for rank 0, then
- * for rank 1, and so on. What tests, notebooks and debuggers run on. No socket, no other process.
+ * Opens many ranks in this process, all driven by this thread. No rank ever blocks the host, so a program may post for
+ * rank 0, then for rank 1, and so on. It is for tests, notebooks and debuggers, and uses no socket and no other
+ * process.
  *
  * @example
  * ```ts
@@ -115,7 +123,7 @@ function checkHost(size: number): void {
  * Array.from(await shares[2]!.read()); // => [6, 6]
  * await Promise.all(contexts.map((ctx) => ctx.close()));
  * ```
- * @throws OptionError for a size that cannot be, or a device of another type than "cpu".
+ * @throws OptionError for an invalid size, or a device of a type other than "cpu".
  */
 export async function world(size: number, options: WorldOptions): Promise<readonly Context[]> {
   checkSize(size);
@@ -129,7 +137,7 @@ export async function world(size: number, options: WorldOptions): Promise<readon
   return openWorld(size, collectives, options);
 }
 
-/** Rings of bytes grow with the square of the ranks. */
+/** Throws an OptionError for more than 1024 ranks, because the number of ring buffers is the square of the ranks. */
 function checkSize(size: number): void {
   if (typeof size === "number" && size <= 1024) return;
   throw new OptionError({ where: "local collectives", expected: "at most 1024 ranks", received: formatValue(size) });

@@ -20,7 +20,7 @@ const plan = (size: number): fc.Arbitrary<PlannedTransfer[]> =>
     { maxLength: 3 * size },
   );
 
-/** Mixes sends and receives of different peers; those between the same two ranks keep their order. */
+/** Interleaves sends and receives of different peers at random. Those between the same two ranks keep their order. */
 function shuffleLanes(transfers: readonly Transfer[], seed: number): Transfer[] {
   const lanes = new Map<string, Transfer[]>();
   for (const transfer of transfers) {

@@ -4,7 +4,7 @@ import { openRanks } from "./ranks.ts";
 import { concatenate, expectSame, nanFilled, raggedCounts, computeReduction, tensor, rankValues } from "./values.ts";
 
 const sizes = [1, 2, 3, 4, 5, 6, 7, 8];
-// Nothing, less than a rank each, and more than one block; none divides by the ranks.
+// No elements, fewer elements than ranks, and more than one block. Most are not divisible by the number of ranks.
 const counts = [0, 1, 7, 1313, 9001];
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 
@@ -60,7 +60,7 @@ describe.each(sizes)("%i ranks", (size) => {
   test.each(dtypes)("allToAll of %s with counts", async (dtype) => {
     await using ranks = await openRanks(size);
     for (const count of counts) {
-      // From rank s to rank r: some, none, or all the same.
+      // The number of elements from rank s to rank r: different, including none, or all equal.
       for (const elementsBetween of [(s: number, r: number) => ((s + 2 * r) % 3) * count, () => count]) {
         const allRanks = Array.from({ length: size }, (_, rank) => rank);
         const inputs = allRanks.map((s) =>
@@ -144,6 +144,7 @@ test("a small allReduce takes the same time after ten thousand others", async ()
     await Promise.all(ranks.devices.map(({ stream }) => stream.synchronize()));
     times.push(performance.now() - start);
   }
-  // The best of many, as other processes may have the cores; it was ten times as long when a call cost what came before.
+  // Compares minimum times, because other processes may use the cores. The ratio was 10 when the cost of a call grew
+  // with the number of earlier calls.
   expect(Math.min(...times.slice(-20))).toBeLessThan(5 * Math.min(...times.slice(0, 20)));
 });

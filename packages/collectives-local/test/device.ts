@@ -35,10 +35,10 @@ const addon = createRequire(import.meta.url)(
 const pendingCompletions = new Completions();
 addon.bind(pendingCompletions.complete);
 
-/** Makes a transport over shared memory whose ranks sleep in `poll`: the address of a `MosaicTransport`. */
+/** Makes a transport over shared memory whose ranks sleep in `poll`. Returns the address of its `MosaicTransport`. */
 export const openPolling = (): number => addon.openPolling();
 
-/** A device of type "cpu" that computes nothing: memory and a stream, which can be held up or made to fail. */
+/** A device of type "cpu" without kernels. It has memory and a stream, which can be blocked or made to fail. */
 export class TestDevice implements Device {
   readonly type: string;
   readonly index = 0;
@@ -48,7 +48,7 @@ export class TestDevice implements Device {
       throw new Error(`the test device has no kernel ${String(name)}`);
     },
   });
-  /** Bytes of tensors that somebody still holds. */
+  /** Bytes of storages that are still referenced. */
   allocated = 0;
   readonly #memory = new WeakMap<Storage, ArrayBuffer>();
   #native: object | undefined;
@@ -66,7 +66,7 @@ export class TestDevice implements Device {
     this.stream = stream;
   }
 
-  /** NaN-poisoned: a read of memory that was never written is detected. */
+  /** Returns a tensor filled with NaN, so that reads of memory that was never written are detected. */
   empty(shape: Shape, dtype: DType): Tensor {
     const bytes = numel(shape) * dtypeBytes[dtype];
     const memory = new ArrayBuffer(Math.max(bytes, 4));
@@ -74,7 +74,7 @@ export class TestDevice implements Device {
     this.allocated += bytes;
     const storage = new FinalizedStorage(BigInt(addon.address(memory)), bytes, () => {
       this.allocated -= bytes;
-      // In stream order: whatever was submitted may still use it.
+      // Released in stream order, because submitted work may still use the memory.
       if (this.#native) this.#fence(this.#native, memory).catch(() => {});
     });
     this.#memory.set(storage, memory);
@@ -107,12 +107,12 @@ export class TestDevice implements Device {
     return [];
   }
 
-  /** Compute that lasts until the returned function is called. */
+  /** Submits work that blocks the stream until the returned function is called. */
   hold(): () => void {
     return addon.hold(this.#open());
   }
 
-  /** The stream fails. */
+  /** Makes the stream fail. */
   fail(): void {
     addon.fail(this.#open());
   }
@@ -131,13 +131,13 @@ export class TestDevice implements Device {
     await this.#fence(this.#open());
   }
 
-  /** Keeps `held` until all work so far is done; rejects with the failure of the stream. */
+  /** Keeps `heldMemory` alive until all work so far is done. Rejects with the failure of the stream. */
   #fence(native: object, heldMemory?: ArrayBuffer): Promise<void> {
     return pendingCompletions.expect(heldMemory, (completion) => addon.fence(native, completion));
   }
 }
 
-/** Bits of the nearest value, ties to even. */
+/** Rounds to the nearest value of a dtype, ties to even. */
 export function roundTo(value: number, dtype: DType): number {
   if (dtype === "float32") return Math.fround(value);
   return decodeValues(encodeValues([value], dtype), dtype)[0]!;

@@ -10,7 +10,7 @@ import { expect, onTestFinished, test } from "vitest";
 import { openTransport } from "../src/local.ts";
 import { TestDevice } from "./device.ts";
 
-/** A server in place of an agent; `answer` gets each frame of a rank. */
+/** Starts a server in place of an agent. `handleFrame` receives each frame of a rank. Resolves to its path. */
 async function listenAsAgent(handleFrame: (frame: Frame, reply: (frame: Frame) => void) => void): Promise<string> {
   const directory = mkdtempSync(join(tmpdir(), "faults-"));
   const path = join(directory, "agent");
@@ -35,7 +35,7 @@ async function listenAsAgent(handleFrame: (frame: Frame, reply: (frame: Frame) =
 
 type Colors = Pick<FrameOf<"colors">, "ranks" | "colors">;
 
-/** Rank 0 of 2, whose agent returns these colors for any split; rank 1 takes no part. */
+/** Splits on rank 0 of 2, whose agent returns these colors for any split. Rank 1 does not exist. */
 async function splitWithColors(colors: Colors): Promise<unknown> {
   const path = await listenAsAgent((frame, reply) => {
     const self = { host: 0, pid: process.pid };

@@ -1,7 +1,7 @@
 import { spawnSync } from "node:child_process";
 import { expect, test } from "vitest";
 
-/** Two ranks, of which one waits for a message that never comes, in a process that ends by an error. */
+/** Two ranks in a process that exits by an error while one of them waits for a message that never arrives. */
 const program = `
   import { readdirSync, readFileSync } from "node:fs";
   import { fromArray } from "@mosaic/core";

@@ -12,7 +12,7 @@ const suite = failureSuite((size, { wrapDevice, ...options }) =>
   world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) }),
 );
 
-// Most of their time they wait.
+// Run concurrently, because the tests wait most of the time.
 test.concurrent.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
 test("what a rank sent before it left arrives, though nobody waited for it then", async () => {

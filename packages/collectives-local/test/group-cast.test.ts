@@ -11,7 +11,7 @@ import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
 import { world } from "../src/index.ts";
 
-/** Uniform in [0, 1), by a generator of its own: independent of the suite's reference. */
+/** Returns a generator of uniform numbers in [0, 1) that is independent of the suite's reference. */
 function createUniformGenerator(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
@@ -23,11 +23,11 @@ function createUniformGenerator(seed: number): () => number {
 interface RandomPlan {
   readonly plan: GroupCastPlan;
   readonly rows: number;
-  /** [sender][receiver]: the rows, one by one. */
+  /** List of row indices, as [sender][receiver]. */
   readonly sets: readonly (readonly (readonly number[])[])[];
 }
 
-/** Every row is required by each other rank with the probability `density`. */
+/** Draws a plan in which each other rank requires a row with probability `density`. */
 function drawRows(size: number, seed: number, density: number): RandomPlan {
   const [nextUniform, rows] = [createUniformGenerator(seed), 12];
   const sets = Array.from({ length: size }, (_, sender) =>
@@ -55,7 +55,7 @@ interface SentMessage {
   readonly elements: number;
 }
 
-/** Counts the messages that a group posts. */
+/** Records the messages that a group posts. */
 function recordMessages(group: ProcessGroup, messages: SentMessage[]): void {
   const postingGroup = group as unknown as {
     post(call: { transfers?: { to?: number; tensor: { size: number } }[] }, label: string): unknown;
@@ -86,7 +86,7 @@ async function openCpuRanks(size: number): Promise<Ranks> {
   };
 }
 
-/** Element of row `row` of rank `rank`, in plane `plane`. */
+/** Returns the element of row `row` of rank `rank` in plane `plane`. */
 const elementAt = (rank: number, plane: number, row: number): number => rank * 64 + plane * 32 + row;
 const PLANES = 2;
 
@@ -120,7 +120,7 @@ test("over hosts a row crosses once to each host that requires it, and is in pla
       using input = createInput(group.device, rank, randomPlan.rows);
       return group.groupCast([outs[rank]!], [input], randomPlan.plan, { hierarchical: true });
     });
-    // Both hops were posted: nothing is, once the works are waited for.
+    // Both hops have already been posted, so waiting for the works must post no further messages.
     const numMessages = messages.length;
     for (const work of works) work.wait();
     expect(messages).toHaveLength(numMessages);
@@ -135,7 +135,7 @@ test("over hosts a row crosses once to each host that requires it, and is in pla
       }
     }
     expect(interHostMessages.reduce((sum, { elements }) => sum + elements, 0)).toBe(expected);
-    // No rank receives a row that it does not require.
+    // No rank receives messages with rows that it does not require.
     for (const { source: from, destination: to } of interHostMessages)
       expect(randomPlan.sets[from]![to]!.length).toBeGreaterThan(0);
     const arrivedByRank = outs.map((_, rank) => messages.filter(({ destination: to }) => to === rank));
@@ -197,7 +197,7 @@ test("tensors of several dtypes travel together, parts of larger ones, and tenso
   }
 });
 
-/** Ranges that a plan may not have, or may: decided row by row. */
+/** Whether ranges are valid in a plan. */
 function isValid(ranges: readonly RowRange[], rows: number): boolean {
   let end = 0;
   for (const { start, length } of ranges) {

@@ -11,7 +11,7 @@ import {
 } from "@mosaic/runtime";
 import { describe, expect, test } from "vitest";
 
-// The transport of docs/transports.md: a socket between every two ranks, in under 150 lines.
+// Tests the transport of docs/transports.md, which has a socket between every two ranks, in under 150 lines.
 const addon = `../prebuilds/${process.platform}-${process.arch}/mosaic_minimal_transport.node`;
 const openTransport = createRequire(import.meta.url)(addon) as () => number;
 
@@ -31,11 +31,12 @@ const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
   openWorld(size, minimalCollectives(size), { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
 
 describe("a transport of under 150 lines", () => {
-  // What runs on every number of ranks (conformance.test.ts) is not the transport's: here one, a pair, and odd numbers.
+  // Code that depends on the number of ranks is not in the transport (conformance.test.ts tests it for every number),
+  // so one rank, a pair and odd numbers are enough here.
   const suite = collectivesSuite(makeWorld, { sizes: [1, 2, 3, 5] });
   test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
-  // Most of their time they wait.
+  // Run concurrently, because the tests wait most of the time.
   const failures = failureSuite(makeWorld);
   test.concurrent.each(failures.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 

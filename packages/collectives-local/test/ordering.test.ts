@@ -6,7 +6,7 @@ test("a collective begins after earlier compute, and later compute begins after 
   await using ranks = await openRanks(2);
   const x = ranks.devices.map((device) => device.empty([1], "float32"));
   const releaseStream = ranks.devices[0]!.hold();
-  // Written only when the compute before it is over; overwritten only when the collective is.
+  // The collective must read x after the earlier write, and the later write must wait for the collective.
   ranks.devices[0]!.write(x[0]!, [5]);
   ranks.devices[1]!.write(x[1]!, [6]);
   ranks.groups.forEach((group, rank) => group.broadcast(x[rank]!, 0).wait());
@@ -21,7 +21,7 @@ test("communication goes on while compute is busy", async () => {
   const xs = ranks.devices.map((device, rank) => tensor(device, [rank + 1], [1]));
   const works = ranks.groups.map((group, rank) => group.allReduce(xs[rank]!));
   const releases = ranks.devices.map((device) => device.hold());
-  // Were the collective to wait for its own compute stream, this would never resolve: it is posted behind nothing.
+  // The held work was submitted after the collective. If the collective waited for it, this would never resolve.
   const split = await Promise.all(ranks.groups.map((group) => group.split(0)));
   expect(split[0]!.traffic().bytesSent).toBe(0);
   expect(ranks.groups[0]!.traffic().bytesSent).toBe(4);

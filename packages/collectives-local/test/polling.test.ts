@@ -1,4 +1,4 @@
-// Ranks that sleep in `poll`, as beside another transport, and reductions that a transport declines.
+// Tests ranks that sleep in `poll`, as in combination with another transport, and reductions that a transport declines.
 import { collectivesSuite, type MakeWorld } from "@mosaic/conformance";
 import { fromArray } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
@@ -30,7 +30,7 @@ const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
 const suite = collectivesSuite(makeWorld, { sizes: [1, 2, 3] });
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
-// Again on a machine that was busy elsewhere for so long.
+// Retried, because a busy machine may delay the wake-up.
 test("a rank that sleeps is woken at once", { retry: 2 }, async () => {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device });
   const [a, b] = contexts.map((ctx) => fromArray(ctx, [ctx.rank], [1]));
@@ -38,13 +38,13 @@ test("a rank that sleeps is woken at once", { retry: 2 }, async () => {
   let maxMilliseconds = 0;
   for (let round = 0; round < 100; round++) {
     secondGroup!.sendRecv([{ tensor: b!, from: 0 }]).wait();
-    await new Promise((resolve) => setTimeout(resolve, 2)); // longer than anybody spins
+    await new Promise((resolve) => setTimeout(resolve, 2)); // longer than any thread spins
     const startTime = performance.now();
     firstGroup!.sendRecv([{ tensor: a!, to: 1 }]).wait();
     await b!.read();
     maxMilliseconds = Math.max(maxMilliseconds, performance.now() - startTime);
   }
-  // Sleeping ends after 100 ms in any case.
+  // Without a wake-up, a sleep ends only after 100 ms.
   expect(maxMilliseconds).toBeLessThan(80);
   await Promise.all(contexts.map((ctx) => ctx.close()));
 });

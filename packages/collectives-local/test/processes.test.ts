@@ -4,7 +4,7 @@ import { processSuite, RankProcesses } from "@mosaic/conformance";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { openJob, script, sockets } from "./processes.ts";
 
-// An agent ends with its last rank, and its socket goes with it.
+// An agent must exit with its last rank and remove its socket.
 afterEach(() => vi.waitFor(() => expect(sockets.filter((path) => existsSync(path))).toEqual([]), { timeout: 5000 }));
 
 const program = { script, openJob };

@@ -4,13 +4,15 @@ import { join } from "node:path";
 import type { Job } from "@mosaic/conformance";
 import { bundled } from "../../../vitest.program.ts";
 
-/** What each rank runs. */
+/** Program of each rank. */
 export const script: string = await bundled(new URL("fixtures/rank.ts", import.meta.url));
 
-/** The sockets of the agents of this file's jobs. */
+/** Socket paths of the agents of this file's jobs. */
 export const sockets: string[] = [];
 
-/** What a launcher would set for the ranks of one job, but for its agent: the first rank starts one. */
+/**
+ * Returns the environment that a launcher sets for the ranks of a job, but without an agent: the first rank starts one.
+ */
 export async function openJob(size: number): Promise<Job> {
   const run = `test-${process.pid}-${sockets.length}`;
   const { uid } = userInfo();

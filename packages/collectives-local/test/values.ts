@@ -1,20 +1,20 @@
-// Data, and what must become of it. Independent of the test runner: processes of their own use it too.
+// Test data and expected results. Independent of the test runner, because separate rank processes also use it.
 import { type DType, type Shape, numel, type Tensor } from "@mosaic/core";
 import { roundTo, type TestDevice } from "./device.ts";
 
-/** Values that every dtype holds exactly, and that differ by rank and place. */
+/** Returns values that are exact in every dtype, and that differ by rank and position. */
 export function rankValues(rank: number, count: number): Float32Array {
   return Float32Array.from({ length: count }, (_, i) => ((rank * 37 + i * 5) % 61) / 4 - 7);
 }
 
-/** A tensor written in stream order. */
+/** Creates a tensor and writes its values in stream order. */
 export function tensor(device: TestDevice, values: ArrayLike<number>, shape: Shape, dtype: DType = "float32"): Tensor {
   const x = device.empty(shape, dtype);
   device.write(x, values);
   return x;
 }
 
-/** What a reduction in rank order with float32 accumulation must give, to the bit. */
+/** Computes the expected bits of a reduction in rank order with float32 accumulation. */
 export function computeReduction(
   inputs: readonly Float32Array[],
   op: "sum" | "mean" | "max",
@@ -27,7 +27,7 @@ export function computeReduction(
   });
 }
 
-/** Bit for bit; reports where the first difference is. (`toEqual` of long arrays takes seconds.) */
+/** Compares bit for bit and reports the position of the first difference. (`toEqual` of long arrays takes seconds.) */
 export function expectSame(actual: Float32Array, expected: Float32Array): void {
   const bytes = (x: Float32Array) => Buffer.from(x.buffer, x.byteOffset, x.byteLength);
   if (bytes(actual).equals(bytes(expected))) return;
@@ -47,7 +47,7 @@ export function concatenate(parts: readonly Float32Array[]): Float32Array {
   return result;
 }
 
-/** `count` cut into `size` shares that differ. */
+/** Splits `count` into `size` unequal shares. */
 export function raggedCounts(size: number, count: number): number[] {
   const boundaries = Array.from({ length: size - 1 }, (_, i) =>
     Math.floor((count * (i + 1) * (i + 1)) / (size * size)),
@@ -55,7 +55,7 @@ export function raggedCounts(size: number, count: number): number[] {
   return [...boundaries, count].map((end, i) => end - (boundaries[i - 1] ?? 0));
 }
 
-/** The outcome of reading from every rank: its values, or its error. */
+/** Reads the tensor of every rank. Resolves to the values or the error of each. */
 export function readAll(tensors: readonly Tensor[]): Promise<(Float32Array | Error)[]> {
   return Promise.all(tensors.map((x) => x.read().catch((error: Error) => error)));
 }

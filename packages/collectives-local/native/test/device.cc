@@ -1,5 +1,5 @@
-// A device for tests: the stream of stream.h under JavaScript, with work that fails or stands still on demand.
-// Memory is ArrayBuffers, so that tests see every byte.
+// A device for tests: the stream of stream.h for JavaScript, with work that fails or blocks on demand. Its memory is
+// ArrayBuffers, so that tests can access every byte.
 #include <napi.h>
 
 #include <cstring>
@@ -25,7 +25,7 @@ Napi::Value numberOf(Napi::Env env, void* address) {
   return Napi::Number::New(env, static_cast<double>(reinterpret_cast<uintptr_t>(address)));
 }
 
-// open(): [stream, address of the stream].
+// open(): returns [stream, address of the stream].
 Napi::Value open(const Napi::CallbackInfo& info) {
   auto* stream = new Stream;
   auto result = Napi::Array::New(info.Env(), 2);
@@ -34,15 +34,15 @@ Napi::Value open(const Napi::CallbackInfo& info) {
   return result;
 }
 
-// close(stream): runs what was submitted, then ends. The handle must not be used again.
+// close(stream): runs the submitted work, then ends the stream. The handle must not be used again.
 void close(const Napi::CallbackInfo& info) { delete info[0].As<StreamHandle>().Data(); }
 
-// address(arrayBuffer)
+// address(arrayBuffer): returns the address of its memory.
 Napi::Value address(const Napi::CallbackInfo& info) {
   return numberOf(info.Env(), info[0].As<Napi::ArrayBuffer>().Data());
 }
 
-// write(stream, address, bytes): copies the bytes when their turn comes.
+// write(stream, address, bytes): copies the bytes to the address in stream order.
 void write(const Napi::CallbackInfo& info) {
   uint8_t* to = addressOf(info[1]);
   const auto bytes = info[2].As<Napi::Uint8Array>();
@@ -62,7 +62,7 @@ struct Fence {
   double completion;
 };
 
-// fence(stream, completion): completed once all work so far is done, with the stream's failure if it has failed.
+// fence(stream, completion): completes once all work so far is done, with the stream's failure if it has failed.
 void fence(const Napi::CallbackInfo& info) {
   const Shared& completions = *info.Env().GetInstanceData<Shared>();
   completions->expect();
@@ -78,7 +78,7 @@ void fence(const Napi::CallbackInfo& info) {
   stream.submit(&stream, &work);
 }
 
-// hold(stream): compute that goes on until the returned function is called.
+// hold(stream): submits work that blocks until the returned function is called.
 Napi::Value hold(const Napi::CallbackInfo& info) {
   auto gate = std::make_shared<std::atomic<bool>>(false);
   streamOf(info).run([gate] { gate->wait(false); });
@@ -88,12 +88,12 @@ Napi::Value hold(const Napi::CallbackInfo& info) {
   });
 }
 
-// openPolling(): the address of a transport whose ranks sleep in `poll`.
+// openPolling(): returns the address of a transport whose ranks sleep in `poll`.
 Napi::Value openPollingTransport(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), static_cast<double>(reinterpret_cast<uintptr_t>(openPolling())));
 }
 
-// fail(stream): the stream fails like a device whose kernel crashed.
+// fail(stream): makes the stream fail like a device whose kernel crashed.
 void fail(const Napi::CallbackInfo& info) { streamOf(info).fail("attend: injected failure"); }
 
 }  // namespace

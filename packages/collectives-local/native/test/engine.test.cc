@@ -1,5 +1,5 @@
-// The engine over shared memory without Node: collectives of every size over threads, faults, and what ThreadSanitizer
-// finds. See CMakeLists.txt, target collectives-test.
+// Tests the engine over shared memory without Node: collectives of every size over threads, and faults, also under
+// ThreadSanitizer. See CMakeLists.txt, target collectives-test.
 #include <test/engine_world.h>
 
 #include <algorithm>
@@ -18,7 +18,7 @@
 
 namespace mosaic::test {
 
-/// A device of the CPU: a stream.
+/// A CPU device, which is only a stream.
 struct Cpu : Stream {
   ComputeStream compute() { return {this, nullptr, nullptr}; }
   /// Whether ranks sleep in `poll`.
@@ -68,7 +68,7 @@ void testGatherScatter(uint32_t n, uint64_t share) {
         "reduceScatter with mean of equal inputs returns them");
 }
 
-/// Random batches between random pairs, orders permuted across pairs, several messages per pair.
+/// Random batches between random pairs, with several messages per pair, in an order that is permuted across pairs.
 void testBatches(uint32_t n, uint32_t seed) {
   CpuWorld world(n);
   std::mt19937 random(seed);
@@ -147,7 +147,7 @@ void testRefusalFreesTheTransport() {
   for (int i = 1; i <= 2; i++) {
     FreeCountingTransport transport;
     ComputeStream compute;
-    // A handle that is no stream: of a device with a port.
+    // The handle of a device with a port, which is not a stream.
     if (i == 2) compute = {reinterpret_cast<MosaicStream*>(8), reinterpret_cast<MosaicDevicePort*>(8), nullptr};
     try {
       Engine::open(TransportPtr(&transport.table), compute, std::make_unique<InProcessControl>(world, 0),
@@ -160,7 +160,7 @@ void testRefusalFreesTheTransport() {
   }
 }
 
-/// A stage without operands has no reduction, so none can outlive it in the transport.
+/// A stage without operands must have no reduction, because the reduction could outlive the stage in the transport.
 void testNothingIsReduced() {
   for (uint32_t n : {1u, 3u}) {
     Group group;
@@ -173,8 +173,8 @@ void testNothingIsReduced() {
   }
 }
 
-/// Carries out the last two stages of an all-reduce, in which sums of hosts' ranks are exchanged, on plain memory.
-/// Returns how often each owner's share came to each host from another one.
+/// Executes the last two stages of an all-reduce, in which reduced shares are gathered, in plain memory. Returns how
+/// often each rank sent shares to each other host.
 std::map<std::pair<uint32_t, uint32_t>, int> gatherByHost(const std::vector<uint32_t>& hosts, uint64_t count) {
   const auto n = static_cast<uint32_t>(hosts.size());
   std::vector<Floats> x(n, Floats(count, NAN));

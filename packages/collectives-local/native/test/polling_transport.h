@@ -1,4 +1,4 @@
-// Shared memory whose ranks sleep in `poll`, as they do beside another transport.
+// A transport over shared memory whose ranks sleep in `poll`, as they do in combination with another transport.
 #pragma once
 
 #include <poll.h>
@@ -38,7 +38,7 @@ class PollingTransport {
  private:
   static PollingTransport& of(void* self) { return *static_cast<PollingTransport*>(self); }
 
-  /// Every other one is left to the engine.
+  /// Declines every other reduction, which the engine then computes.
   bool reduce(MosaicReduction& reduction) {
     if (reductions_++ % 2 == 0) return false;
     memory_.reduce(reduction);
@@ -61,7 +61,7 @@ class PollingTransport {
   uint64_t reductions_ = 0;
 };
 
-/// A transport for one rank; its `free` frees it.
+/// Returns a transport for one rank. Its `free` frees it.
 inline const MosaicTransport* openPolling() { return (new PollingTransport)->table(); }
 
 }  // namespace mosaic::test

@@ -1,4 +1,4 @@
-// The smallest stream there is: a thread with a queue. What the CPU device does, for tests that have no device.
+// The smallest stream: a thread with a queue. It works like the stream of the CPU device, for tests without a device.
 #pragma once
 
 #include <mosaic/stream.h>
@@ -24,7 +24,7 @@ class Stream : public MosaicStream {
     thread_.join();
   }
 
-  /// Runs `task` in order.
+  /// Runs `task` in stream order, unless the stream has failed.
   void run(std::function<void()> task) {
     const MosaicWork work{"task",
                           [](void* arg, const MosaicFailure* upstream, MosaicFailure*) {
@@ -45,7 +45,7 @@ class Stream : public MosaicStream {
                           [](void*) {}, const_cast<char*>(message)};
     submit(this, &work);
   }
-  /// Waits until all is done; the first failure, if any.
+  /// Waits until all work is done. Returns the first failure, if any.
   std::optional<MosaicFailure> synchronize() {
     std::unique_lock lock(mutex_);
     changed_.wait(lock, [this] { return queue_.empty() && !busy_; });

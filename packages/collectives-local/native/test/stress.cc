@@ -1,5 +1,5 @@
-// The engine over shared memory under real concurrency, for ThreadSanitizer: ranks on threads of their own, random
-// collectives, traces, and ranks that abort in the middle. See CMakeLists.txt, target collectives-stress;
+// The engine over shared memory under real concurrency, for ThreadSanitizer: each rank runs on its own thread, with
+// random collectives, traces, and ranks that abort in the middle. See CMakeLists.txt, target collectives-stress;
 // `npm run check:native` runs it.
 //
 //   collectives-stress [seconds]
@@ -21,8 +21,8 @@ struct Cpu : Stream {
   static const MosaicTransport* openTransport() { return polls ? openPolling() : openSharedMemory(); }
 };
 
-/// The collectives of one rank; every rank draws the same ones. What a rank leaves under way when it stops is memory of
-/// its calls, so it is kept.
+/// The collectives of one rank; every rank draws the same ones. Their memory is kept, because operations may still be
+/// in progress when the rank stops.
 class Calls {
  public:
   Calls(Rank<Cpu>& rank, uint32_t index, uint32_t size, uint32_t seed)
@@ -38,7 +38,7 @@ class Calls {
       default: return rank_.postAndWait(barrier());
     }
   }
-  /// Reads what works on the stream wrote, once that is in order. Whether all of it is right.
+  /// Whether all results are right. Reads memory that work on the stream has written, so that work must be done.
   bool areRight() const {
     for (const auto& [values, expected] : results_) {
       for (const float value : *values) {
@@ -55,7 +55,7 @@ class Calls {
   void sum(uint64_t count) {
     const auto x = keep(count, static_cast<float>(index_ + 1));
     results_.push_back({x, static_cast<float>(size_ * (size_ + 1) / 2)});
-    // Written by the stream, as kernels do, before the collective reads it.
+    // The stream writes the operand, like a kernel, before the collective reads it.
     rank_.device->run([x] { for (float& value : *x) value += 0; });
     rank_.postAndWait(allReduce(*x));
   }
@@ -68,7 +68,7 @@ class Calls {
     call.sendCounts.assign(size_, count);
     rank_.postAndWait(call);
   }
-  /// To the next rank, from the one before: a step of a ring.
+  /// A ring step: sends to the next rank and receives from the previous one.
   void shift(uint64_t count) {
     const uint32_t before = (index_ + size_ - 1) % size_;
     const auto out = keep(count, static_cast<float>(index_)), in = keep(count, -1);
@@ -85,7 +85,7 @@ class Calls {
   std::vector<std::pair<std::shared_ptr<Floats>, float>> results_;
 };
 
-/// Some 60 collectives; in three worlds of four a rank aborts among them.
+/// Runs 60 collectives in a world. In three of four worlds a rank aborts in the middle.
 void useWorld(uint32_t seed) {
   const uint32_t size = 2 + seed % 4, aborts = seed % 4 == 0 ? size : seed % size;
   std::vector<std::unique_ptr<Calls>> calls(size);
@@ -114,7 +114,7 @@ void useWorld(uint32_t seed) {
     const auto failure = rank.device->synchronize();
     check(!failure || aborts < size, failure ? failure->message : "");
     if (!failure && aborts == size) check(calls[index]->areRight(), "collectives have the right results");
-    // Callbacks refer to this frame.
+    // Waits, because callbacks refer to this stack frame.
     rank.close();
     while (traces < wanted) std::this_thread::yield();
   });

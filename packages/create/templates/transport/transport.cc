@@ -1,6 +1,6 @@
 // The smallest host-ordered transport: a socket between every two ranks of this process. docs/transports.md explains
-// it; the suites of @mosaic/conformance run over it. A header precedes each payload; whatever does not fit waits for
-// the next `progress`. Reductions are the engine's.
+// it; the suites of @mosaic/conformance run over it. A header precedes each payload. Bytes that a socket does not
+// accept wait for the next `progress`. Reductions are left to the engine.
 #include <mosaic/failure.h>
 #include <mosaic/transport.h>
 #include <node_api.h>
@@ -22,7 +22,7 @@ struct Minimal {
   MosaicHostTransport host{};
   MosaicMatches matches = nullptr;
   int wakeFd = eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK);
-  std::vector<int> sockets;  // by rank; −1: this one
+  std::vector<int> sockets;  // by rank; −1: this rank
   std::vector<std::deque<MosaicMessage*>> sends, receives;
 
   static Minimal& of(void* self) { return *static_cast<Minimal*>(self); }
@@ -51,7 +51,7 @@ struct Minimal {
     return 0;
   }
 
-  /// Moves bytes of the header, then of the payload, of the first message of a queue. True: anything moved.
+  /// Transfers bytes of the header, then the payload, of the first message of a queue. Returns whether any moved.
   template <typename Transfer>
   bool step(std::deque<MosaicMessage*>& queue, bool isSend, Transfer transfer) {
     if (queue.empty() || queue.front()->state != MOSAIC_MESSAGE_PENDING) return false;
@@ -89,8 +89,8 @@ struct Minimal {
     return hasMoved;
   }
 
-  /// Wakes when a socket is ready for what is queued, or `interrupt` wrote to the eventfd: that stays readable until
-  /// here.
+  /// Wakes when a socket is ready for a queued message, or `interrupt` wrote to the eventfd, which stays readable until
+  /// the next call of `wait`.
   void wait(int64_t nanoseconds, int (*ready)(void*), void* arg) {
     eventfd_t count;
     eventfd_read(wakeFd, &count);
@@ -108,7 +108,7 @@ struct Minimal {
     for (auto* queues : {&sends, &receives}) queues->assign(sockets.size(), {});
   }
 
-  /// What was sent can still be received; what is sent from now on fails.
+  /// Data that was sent can still be received; later sends fail.
   void close() const {
     for (const int fd : sockets) shutdown(fd, SHUT_RDWR);
   }
