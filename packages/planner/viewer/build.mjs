@@ -1,4 +1,4 @@
-// Builds the page of the viewer, one file without data: dist/viewer.html.
+// Builds the viewer's page as one file without data: dist/viewer.html.
 import { readFileSync, writeFileSync } from "node:fs";
 import { createRequire } from "node:module";
 import { build } from "esbuild";
@@ -18,7 +18,7 @@ const readText = (path) => readFileSync(path, "utf8");
 const { resolve } = createRequire(import.meta.url);
 const license = readText(resolve("uplot/LICENSE")).trim().replaceAll("--", "- -");
 const styles = `${readText(resolve("uplot/dist/uPlot.min.css"))}${readText("viewer/page.css")}`;
-// Of a script element only its own end may end it.
+// The script must not contain the end tag of its script element.
 const script = outputFiles[0].text.replaceAll("</script", "<\\/script");
 const page = readText("viewer/page.html")
   .replace("<!-- license -->", () => `<!-- Contains uPlot:\n${license}\n-->`)

@@ -7,12 +7,12 @@ import { memoryOverTime, peakBytes } from "./memory.ts";
 import type { Run } from "./model.ts";
 import { createAxis, createPlot, createTimeAxis } from "./plot.ts";
 
-/** Points of a line of memory: as many as a wide screen has pixels. */
+/** Number of points of a memory line: as many as a wide screen has pixels. */
 const MAX_LINE_POINTS = 1200;
 
 const RUN_COLORS = ["#0072b2", "#d55e00"];
 
-/** What ranks had allocated: the most of any, and the mean. */
+/** Creates the section on allocated memory: the maximum over ranks, and the mean. */
 export function createMemorySection(runs: readonly Run[]): HTMLElement | undefined {
   const runsWithMemory = runs.filter(({ ranks }) => ranks.some(({ memory }) => memory && memory.time.length > 0));
   if (runsWithMemory.length === 0) return undefined;
@@ -65,12 +65,12 @@ export function createMemorySection(runs: readonly Run[]): HTMLElement | undefin
   );
 }
 
-/** Round numbers of bytes: 1, 2, 5 times powers of ten. */
+/** Round numbers of bytes: 1, 2 and 5 times powers of ten. */
 const tickIncrements: number[] = Array.from({ length: 15 }, (_, power) =>
   [1, 2, 5].map((digit) => digit * 10 ** power),
 ).flat();
 
-/** Visible pairs of each rank beside the mean. */
+/** Creates the section on the visible pairs of each rank relative to the mean. */
 export function createLoadSection({ mask, placement, ranks, pairs }: LoadData): HTMLElement {
   const meanPairs = pairs.reduce((sum, each) => sum + each, 0) / Math.max(1, pairs.length) || 1;
   const relativeLoads = pairs.map((each) => each / meanPairs);
@@ -135,7 +135,7 @@ function drawMean(plot: uPlot): void {
   ctx.restore();
 }
 
-/** Once an element is in the page and has a width. */
+/** Calls back once an element is in the page and has a width. */
 function runWhenShown(frame: HTMLElement, callback: () => void): void {
   requestAnimationFrame(callback);
   frame.classList.add("pending");

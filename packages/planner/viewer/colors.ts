@@ -1,14 +1,14 @@
 import { colorScheme, type Style } from "../src/draw/color-scheme.ts";
 import type { Kinds, Run } from "./model.ts";
 
-/** How the kinds of events of a page are drawn, by number, and what the legends state. */
+/** How the kinds of events of a page are drawn, by number, and the entries of the legends. */
 export interface Styles {
   readonly stylesByKind: readonly Style[];
   readonly compute: readonly Style[];
   readonly communication: readonly Style[];
 }
 
-/** As in the planner's pictures: those that take most time have colors of their own. */
+/** Assigns styles as in the planner's pictures: the kinds that take most time have colors of their own. */
 export function assignStyles(runs: readonly Run[], kinds: Kinds): Styles {
   const secondsByKind = new Float64Array(kinds.allKinds.length);
   for (const { ranks } of runs) {
@@ -31,7 +31,7 @@ export type Rgb = readonly [red: number, green: number, blue: number];
 
 const colorCache = new Map<string, Rgb>();
 
-/** A color of CSS as numbers from 0 to 1. */
+/** Converts a CSS color to numbers from 0 to 1. */
 export function parseColor(color: string): Rgb {
   let rgb = colorCache.get(color);
   if (!rgb) {
@@ -45,7 +45,7 @@ export function parseColor(color: string): Rgb {
   return rgb;
 }
 
-/** The page's colors, which differ by night. */
+/** The page's colors, which are different in dark mode. */
 export interface Theme {
   readonly ink: string;
   readonly faint: string;
@@ -68,7 +68,7 @@ export function readTheme(): Theme {
   };
 }
 
-/** Calls back when the page changes from light to dark, or back. */
+/** Calls back when the page changes between light and dark mode. */
 export function onThemeChange(listener: () => void): void {
   matchMedia("(prefers-color-scheme: dark)").addEventListener("change", listener);
 }

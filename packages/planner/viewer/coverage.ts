@@ -1,6 +1,6 @@
 import { type Events, lowerBound } from "./model.ts";
 
-/** A stretch of time, `pixels` wide. */
+/** A range of time, `pixels` wide. */
 export interface TimeWindow {
   readonly start: number;
   readonly end: number;
@@ -9,19 +9,20 @@ export interface TimeWindow {
 
 /** Which events are drawn in a lane, and how. */
 export interface LanePaint {
-  /** By kind: the number of its style, or −1 where it is not drawn. */
+  /** By kind: the number of its style, or −1 if it is not drawn. */
   readonly styleIndexByKind: Int16Array;
-  /** What an event counts: 1, or a share of it where several ranks are drawn as one row. */
+  /** Weight of an event: 1, or a share of it if several ranks are drawn as one row. */
   readonly weight: number;
 }
 
 /**
- * How much of each pixel's time events of each style take. An event shorter than a pixel takes its part of it, so that a million of them
- * look as busy as they were. An event costs the same however long it is: sums are of differences from one pixel to the next.
+ * The share of each pixel's time that events of each style take. An event shorter than a pixel counts with its part of
+ * it, so that a million of them appear as busy as they were. The cost of an event does not depend on its length,
+ * because differences between adjacent pixels are stored, and summed later.
  */
 export class Coverage {
   readonly #numPixels: number;
-  /** By style: differences, two more than pixels. */
+  /** By style: differences, two more than there are pixels. */
   readonly #differences: Float32Array;
   readonly #isStyleUsed: Uint8Array;
 
@@ -57,7 +58,7 @@ export class Coverage {
     }
   }
 
-  /** The share of each pixel that a style takes. */
+  /** Returns the share of each pixel that a style takes. */
   shares(style: number): Float32Array {
     let share = 0;
     const rowOffset = style * (this.#numPixels + 2);
@@ -68,8 +69,9 @@ export class Coverage {
   }
 
   /**
-   * Draws over a row of pixels, packed as in an image's bytes, from `at` on; and is empty again. `colors` has red, green and blue of each
-   * style, from 0 to 255. What events at the same time take beyond the whole is shared among them.
+   * Draws over a row of pixels, packed as in an image's bytes, from `offset` on, and clears the coverage. `colors` has
+   * red, green and blue of each style, from 0 to 255. If concurrent events exceed the whole, they are scaled down to
+   * it.
    */
   blend(row: Uint32Array, offset: number, colors: Float32Array): void {
     const usedStyles = Array.from(this.#isStyleUsed.keys()).filter((style) => this.#isStyleUsed[style] === 1);
@@ -78,7 +80,7 @@ export class Coverage {
     let previousColor = -1;
     let blendedColor = 0;
     for (let pixel = 0; pixel < this.#numPixels; pixel++) {
-      // Within an event nothing changes from one pixel to the next.
+      // Within an event, nothing changes from one pixel to the next.
       let isUnchanged = row[offset + pixel] === previousColor;
       for (let i = 0; i < rowOffsets.length; i++) {
         const difference = this.#differences[rowOffsets[i]! + pixel]!;
@@ -102,8 +104,8 @@ export class Coverage {
   }
 }
 
-/** Colors by their shares over a pixel; all of it where they have nothing. */
-// oxlint-disable-next-line max-params -- for each pixel: an object would cost more than the sums
+/** Mixes colors by their shares of a pixel. The background has the rest. */
+// oxlint-disable-next-line max-params -- called for each pixel: an object would cost more than the sums
 function mixColors(background: number, shares: Float32Array, styles: readonly number[], colors: Float32Array): number {
   let totalShare = 0;
   let red = 0;
@@ -126,7 +128,7 @@ function mixColors(background: number, shares: Float32Array, styles: readonly nu
   return (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;
 }
 
-/** A color from 0 to 1 as a pixel of an image's bytes, on machines that store the lowest byte first. */
+/** Packs a color with channels from 0 to 1 into a pixel of an image, on little-endian machines. */
 export function packColor([red, green, blue]: readonly [red: number, green: number, blue: number]): number {
   const [r, g, b] = [red, green, blue].map((part) => Math.round(part * 255)) as [number, number, number];
   return (0xff000000 | (b << 16) | (g << 8) | r) >>> 0;

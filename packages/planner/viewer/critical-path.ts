@@ -1,15 +1,16 @@
 import { type Kinds, lowerBound, type Rank, type Run } from "./model.ts";
 
-/** An event of a run: indices of its rank among the run's, and of it among the rank's. */
+/** An event of a run: the index of its rank in the run, and its index in the rank. */
 export interface EventReference {
   readonly rank: number;
   readonly event: number;
 }
 
 /**
- * The chain of events that ended last, from its end to its beginning: what each waited for. That is the event of its own rank that ended
- * last before it began; of a collective that a rank of its group joined later, the one before that. Found from times alone, so that it
- * serves measured timelines, too: a wait for something that no event shows is not on it.
+ * Returns the chain of events that ended last, from its end to its beginning: the events that each one waited for. This
+ * is the event of the same rank that ended last before it began; for a collective that a rank of its group joined
+ * later, the event before that rank's. It is derived from times alone and so works for measured timelines, too; a wait
+ * that no event shows is not on it.
  */
 export function criticalPath(run: Run, kinds: Kinds): readonly EventReference[] {
   const endOrders = run.ranks.map(({ events }) => new EndOrder(events.start, events.end));
@@ -39,10 +40,10 @@ function findLastEvent({ ranks }: Run): EventReference | undefined {
   return last;
 }
 
-/** Times are rounded to nanoseconds: an event may begin this much before the one ends that it waited for. */
+/** Times are rounded to nanoseconds, so an event may begin this long before the end of the one that it waited for. */
 const ROUNDING_TOLERANCE_SECONDS = 1.5e-9;
 
-/** The events of a rank by their ends. Those that take no time are left out: they hold nothing up. */
+/** The events of a rank ordered by end. Events that take no time are omitted, because they delay nothing. */
 class EndOrder {
   readonly #order: readonly number[];
   readonly #ends: Float64Array;
@@ -56,7 +57,7 @@ class EndOrder {
     this.#ends = Float64Array.from(this.#order, (i) => end[i]!);
   }
 
-  /** Of those that ended by a moment, and began before it, the last. */
+  /** Returns the last of the events that ended by a time and began before it. */
   findLastEndedBefore(time: number): number | undefined {
     for (
       let orderIndex = lowerBound(this.#ends, time + ROUNDING_TOLERANCE_SECONDS) - 1;
@@ -70,7 +71,7 @@ class EndOrder {
   }
 }
 
-/** Which events of several ranks are one collective: the n-th of its kind of each rank of a group. */
+/** Events of several ranks that are one collective: the n-th of its kind on each rank of a group. */
 class Collectives {
   readonly #run: Run;
   readonly #members = new Map<string, EventReference[]>();
@@ -81,7 +82,7 @@ class Collectives {
     this.#keys = run.ranks.map((rank, index) => this.#nameGroups(rank, index, kinds));
   }
 
-  /** The event of the same collective that began last, if that was after this one and before its end. */
+  /** Returns the event of the same collective that began last, if that was after this one began and before it ended. */
   findLastMember(eventReference: EventReference): EventReference | undefined {
     const key = this.#keys[eventReference.rank]![eventReference.event];
     const { start, end } = this.#run.ranks[eventReference.rank]!.events;
@@ -101,7 +102,7 @@ class Collectives {
     const keys: string[] = [];
     for (let event = 0; event < events.count; event++) {
       const { lane, name, label = "" } = kinds.allKinds[events.kind[event]!]!;
-      // Runs of merged events have no numbers that would match.
+      // Runs of merged events have no index in common with other ranks.
       if (lane !== "communication" || events.merged[event]! > 1) continue;
       const group = `${name} ${label} ${describeGroup(label, at)}`;
       const call = callCounts.get(group) ?? 0;
@@ -116,7 +117,10 @@ class Collectives {
   }
 }
 
-/** The coordinates that ranks of a group share: all but those along the axes that the label names, as `ring(sp)` does. */
+/**
+ * Returns the coordinates that ranks of a group share: all but those along the axes named by the label, such as
+ * `ring(sp)`.
+ */
 function describeGroup(label: string, at: Rank["at"]): string {
   const axes = new Set(label.match(/\w+/g));
   const groupAxes = Object.keys(at).filter((axis) => axes.has(axis));

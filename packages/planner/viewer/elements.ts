@@ -1,4 +1,4 @@
-/** Makes an element: its attributes, then what is in it. */
+/** Creates an element with attributes and content. */
 export function createElement<K extends keyof HTMLElementTagNameMap>(
   name: K,
   attributes: Readonly<Record<string, string>> = {},
@@ -10,19 +10,19 @@ export function createElement<K extends keyof HTMLElementTagNameMap>(
   return node;
 }
 
-/** A button that does one thing. */
+/** Creates a button. */
 export function createButton(label: string, description: string, onClick: () => void): HTMLButtonElement {
   const node = createElement("button", { type: "button", "aria-label": description, title: description }, label);
   node.addEventListener("click", onClick);
   return node;
 }
 
-/** A control with its label before it. */
+/** Adds a label before a control. */
 export function wrapInLabel<T extends HTMLElement>(labelText: string, control: T): HTMLLabelElement {
   return createElement("label", {}, `${labelText} `, control);
 }
 
-/** A part of the page, under a heading. */
+/** Creates a part of the page, under a heading. */
 export function createSection(id: string, heading: string, ...content: readonly (Node | string)[]): HTMLElement {
   const title = createElement("h2", { id: `${id}-heading` }, heading);
   return createElement("section", { id, "aria-labelledby": `${id}-heading` }, title, ...content);
@@ -31,15 +31,15 @@ export function createSection(id: string, heading: string, ...content: readonly 
 /** One column of a table. */
 export interface TableColumn<T> {
   readonly name: string;
-  /** Numbers stand right. */
+  /** Numbers are aligned right. */
   readonly isNumber?: boolean;
   text(row: T): string;
 }
 
-/** Rows beyond these are counted below the table. */
+/** Maximum number of rows. Further rows are counted below the table. */
 const MAX_TABLE_ROWS = 1100;
 
-/** The numbers of a figure as a table, closed at first. It is filled when it is opened. */
+/** Creates a table of a figure's numbers. It is closed at first, and filled when it is opened. */
 export function createTable<T>(
   caption: string,
   columns: readonly TableColumn<T>[],

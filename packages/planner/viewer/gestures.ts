@@ -1,16 +1,16 @@
 type ViewportShares = readonly [across: number, down: number];
 
-/** What pointers do: distances and places are shares of the element's width and height. */
+/** Actions of pointers. Distances and positions are shares of the element's width and height. */
 export interface PointerGestures {
   onPan(shares: ViewportShares): void;
   onPinch(factor: number, center: ViewportShares): void;
   onTap(position: ViewportShares): void;
 }
 
-/** A pointer that moved less than this many pixels has tapped. */
+/** A pointer that moved by at most this many pixels is a tap. */
 const MAX_TAP_PIXELS = 4;
 
-/** One pointer pans, two pinch, one that stays taps. */
+/** Adds gestures: one pointer pans, two pointers pinch, and a pointer that does not move taps. */
 export function addPointerGestures(target: HTMLElement, gestures: PointerGestures): void {
   const pointers = new Map<number, { x: number; y: number }>();
   let movedPixels = 0;
@@ -58,7 +58,10 @@ export interface WheelGestures {
   onZoomRanks(factor: number, center: ViewportShares): void;
 }
 
-/** With Control, as a pinch on a touchpad has it, the wheel scales time; with Shift it pans; with Alt it scales ranks. Else the page scrolls. */
+/**
+ * Adds wheel gestures. With Control, which a pinch on a touchpad also sends, the wheel zooms in time; with Shift it
+ * pans; with Alt it zooms in ranks. Otherwise the page scrolls.
+ */
 export function addWheelGestures(target: HTMLElement, gestures: WheelGestures): void {
   target.addEventListener(
     "wheel",

@@ -11,14 +11,14 @@ interface Circle {
   readonly y: number;
 }
 
-/** Where nodes and ranks are drawn. */
+/** Positions of nodes and ranks. */
 export interface NodeMap {
   readonly height: number;
   readonly nodes: ReadonlyMap<number, Circle & { readonly size: number }>;
   readonly ranks: readonly (Circle & { readonly size: number })[];
 }
 
-/** Nodes in a grid, the ranks of each in a square in it. */
+/** Arranges nodes in a grid, and the ranks of each node in a square. */
 export function layoutNodes(nodeByRank: readonly number[]): NodeMap {
   const nodeNumbers = [...new Set(nodeByRank)].toSorted((a, b) => a - b);
   const nodesPerRow = Math.max(1, Math.ceil(Math.sqrt(nodeNumbers.length * 1.8)));
@@ -50,7 +50,7 @@ export function layoutNodes(nodeByRank: readonly number[]): NodeMap {
   return { height: 2 * MAP_MARGIN + numGridRows * rowPitch - (rowPitch - size), nodes, ranks };
 }
 
-/** Bytes between ranks, or nodes, on a map of the nodes. */
+/** Creates the section on bytes between ranks, or nodes, with a map of the nodes. */
 export function createLinkSection(data: LinkData): HTMLElement {
   const map = layoutNodes(data.nodes);
   const ratio = Math.min(2, devicePixelRatio);
@@ -146,7 +146,7 @@ function drawMap(context: CanvasRenderingContext2D, { data, map, links, isInterN
   }
 }
 
-/** Curves to the right of their direction, so that the two ways of a link lie apart. */
+/** Draws links as curves to the right of their direction, so that both directions of a link are apart. */
 function drawLinks(context: CanvasRenderingContext2D, { data, map, links, isInterNode }: MapScene, theme: Theme): void {
   const maxBytes = links.reduce((max, { bytes }) => Math.max(max, bytes), 1);
   const getCircle = (endpointNumber: number): Circle => {

@@ -1,4 +1,4 @@
-// What runs in the page: reads its data, and builds the figures that there is data for.
+// The script of the page: reads its data, and builds the figures for which there is data.
 import { secondsText } from "../src/draw/quantity.ts";
 import type { RankTraceData, ViewerData } from "../src/view/data.ts";
 import { createLoadSection, createMemorySection } from "./charts.ts";

@@ -1,6 +1,6 @@
 import { lowerBound, type Rank } from "./model.ts";
 
-/** The most and the mean of what ranks had allocated, at equal distances of time. */
+/** Returns the maximum and the mean of the memory allocated by ranks, at equally spaced times. */
 export function memoryOverTime(
   ranks: readonly Rank[],
   seconds: number,
@@ -13,7 +13,7 @@ export function memoryOverTime(
   for (const { memory } of ranksWithMemory) {
     const { time: changeTimes, bytes } = memory!;
     for (const [i, sampleTime] of time.entries()) {
-      // The most within a point's stretch, so that no peak falls between two.
+      // The maximum until the next point, so that no peak is lost between two points.
       const firstIndex = Math.max(0, lowerBound(changeTimes, sampleTime) - 1);
       const endIndex = Math.max(
         firstIndex + 1,
@@ -30,7 +30,7 @@ export function memoryOverTime(
   return { time, most: maxBytes, mean: meanBytes };
 }
 
-/** The most that a rank had allocated. */
+/** Returns the peak allocated bytes of a rank. */
 export function peakBytes({ memory }: Rank): number {
   return memory?.bytes.reduce((max, each) => Math.max(max, each), 0) ?? 0;
 }

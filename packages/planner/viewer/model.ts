@@ -4,7 +4,7 @@ import { synchronizationEventNames } from "../src/time/synchronization.ts";
 import type { TimelineEvent } from "../src/time/timeline.ts";
 import type { EventColumns, EventKind, RankData, RankTraceData, RunData } from "../src/view/data.ts";
 
-/** Events of one rank, in order of their starts. Times are seconds since the run began. */
+/** Events of one rank, in order of their starts. Times are in seconds since the run began. */
 export interface Events {
   readonly count: number;
   /** Index into the kinds of the page. */
@@ -13,11 +13,11 @@ export interface Events {
   readonly end: Float64Array;
   readonly sent: Float64Array;
   readonly received: Float64Array;
-  /** Of a run of merged events the share of its time that they take. */
+  /** For a run of merged events, the share of its time that they take. */
   readonly share: Float32Array;
-  /** How many events each stands for. */
+  /** Number of events that each one represents. */
   readonly merged: Uint32Array;
-  /** Seconds that the longest takes: how far before a moment those begin that include it. */
+  /** Duration of the longest event. Events that include a time begin at most this long before it. */
   readonly longestSeconds: number;
 }
 
@@ -36,12 +36,12 @@ export interface Run {
   readonly name: string;
   readonly seconds: number;
   readonly clockError: number;
-  /** Before runs of them were merged. */
+  /** Number of events before runs of them were merged. */
   readonly events: number;
   readonly ranks: readonly Rank[];
 }
 
-/** The kinds of events of all timelines of a page: equal ones have one number. */
+/** The kinds of events of all timelines of a page. Equal kinds have one number. */
 export class Kinds {
   readonly allKinds: EventKind[] = [];
   readonly #kindNumbers = new Map<string, number>();
@@ -54,13 +54,13 @@ export class Kinds {
   }
 }
 
-/** A timeline that the planner wrote: times count from its beginning. */
+/** Decodes a timeline that the planner wrote. Its times begin at 0. */
 export function decodeRun(data: RunData, kinds: Kinds): Run {
   const { name, seconds, clockError = 0, events } = data;
   return { name, seconds, clockError, events, ranks: data.ranks.map((rank) => decodeRank(rank, kinds, 0)) };
 }
 
-/** Traces of ranks on clocks of their own, as one timeline that begins with the first event of any. */
+/** Decodes traces of ranks with different clocks into one timeline, which begins with the first event of any rank. */
 export function decodeTraces(traces: readonly RankTraceData[], kinds: Kinds): Run {
   const sortedTraces = traces.toSorted((a, b) => a.rank - b.rank).map(removeSynchronization);
   const firstTimes = sortedTraces.flatMap(({ events, clock }) =>
@@ -136,13 +136,13 @@ function decodeEvents(columns: EventColumns, kinds: Kinds, offset: number): Even
   return events;
 }
 
-/** Differences in nanoseconds as seconds since `-offset`. */
+/** Converts differences in nanoseconds to seconds since `-offset`. */
 function cumulativeSum(differences: readonly number[], offset: number): Float64Array {
   let time = offset;
   return Float64Array.from(differences, (difference) => (time += difference) / 1e9);
 }
 
-/** The same events as objects. */
+/** Returns the events as objects. */
 export function listEvents({ count, kind, start, end, sent, received }: Events, kinds: Kinds): TimelineEvent[] {
   return Array.from({ length: count }, (_, i) => ({
     ...kinds.allKinds[kind[i]!]!,
@@ -153,7 +153,7 @@ export function listEvents({ count, kind, start, end, sent, received }: Events, 
   }));
 }
 
-/** The first index whose value is not below `value`. */
+/** Returns the first index whose value is not below `value`. */
 export function lowerBound(values: Float64Array, value: number): number {
   let [low, high] = [0, values.length];
   while (low < high) {

@@ -4,7 +4,7 @@ import { onThemeChange, readTheme } from "./colors.ts";
 
 const FONT = "12px system-ui, sans-serif";
 
-/** An axis in the page's colors, with `values` of its own. */
+/** Creates an axis in the page's colors. */
 export function createAxis(options: uPlot.Axis): uPlot.Axis {
   return {
     font: FONT,
@@ -16,7 +16,7 @@ export function createAxis(options: uPlot.Axis): uPlot.Axis {
   };
 }
 
-/** The axis of time, below a plot; differences too small for three digits are shown to as many as they need. */
+/** Creates the time axis below a plot. Times have as many digits as are needed to distinguish them. */
 export function createTimeAxis(): uPlot.Axis {
   return createAxis({ space: 90, values: (_, times) => formatTimes(times) });
 }
@@ -32,7 +32,7 @@ export function formatTimes(times: readonly number[]): string[] {
   });
 }
 
-/** A plot that is as wide as what it is in, and is drawn again when that, or the theme, changes. */
+/** Creates a plot as wide as its parent. It is drawn again when the width or the theme changes. */
 export function createPlot(options: Omit<uPlot.Options, "width">, data: uPlot.AlignedData, parent: HTMLElement): uPlot {
   const getWidth = (): number => Math.max(240, parent.clientWidth);
   const plot = new uPlot({ ...options, width: getWidth(), legend: { show: false, ...options.legend } }, data, parent);

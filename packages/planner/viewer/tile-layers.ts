@@ -1,12 +1,12 @@
 import type { TileData } from "../src/view/data.ts";
 
-/** Rank and step of each cell of one layer; no rank: −1. */
+/** Rank and step of each cell of one layer; the rank is −1 for none. */
 export interface Layer {
   readonly rank: Int32Array;
   readonly step: Int32Array;
 }
 
-/** The layers of a tile map, row by row. */
+/** Decodes the layers of a tile map, row by row. */
 export function decodeTiles({ queries, keys, layers }: TileData): readonly Layer[] {
   return layers.map((runs) => {
     const rank = new Int32Array(queries.length * keys.length);

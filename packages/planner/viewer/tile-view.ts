@@ -6,10 +6,10 @@ import { createButton, createElement, wrapInLabel, createSection, createTable } 
 
 const MAP_SIZE_PIXELS = 560;
 const FRAME_MS = 500;
-/** Tiles of earlier steps fade, but not out. */
+/** Opacity of tiles of earlier steps. */
 const PAST_STEP_OPACITY = 0.45;
 
-/** Which rank computes which tile, step by step. */
+/** Creates the section on which rank computes which tile, step by step. */
 export function createTileSection(tiles: TileData): HTMLElement {
   const layers = decodeTiles(tiles);
   const canvas = createElement("canvas", {
@@ -75,7 +75,7 @@ export function createTileSection(tiles: TileData): HTMLElement {
   );
 }
 
-/** Steps from the first to the last, twice a second; at once where motion is to be reduced, each press is one step. */
+/** Creates a button that plays the steps, two per second. If reduced motion is preferred, each press is one step. */
 function createPlayButton(slider: HTMLInputElement, draw: () => void): HTMLButtonElement {
   let timer: ReturnType<typeof setInterval> | undefined;
   const prefersReducedMotion = matchMedia("(prefers-reduced-motion: reduce)").matches;
@@ -106,7 +106,10 @@ interface TileSelection {
   readonly selectedRank: number | undefined;
 }
 
-/** Draws each cell as wide as its band is long; the tiles that there are now, by now, and in all. */
+/**
+ * Draws each cell in proportion to the length of its bands. Returns the number of tiles in this step, until this step,
+ * and in all.
+ */
 function drawTiles(
   canvas: HTMLCanvasElement,
   { queries, keys }: TileData,
@@ -152,7 +155,7 @@ function drawTiles(
   return counts;
 }
 
-/** The rank, where it has room. */
+/** Draws the rank if there is room for it. */
 function drawNumber(
   context: CanvasRenderingContext2D,
   { x, y, width, height }: Readonly<Record<"x" | "y" | "width" | "height", number>>,
@@ -220,7 +223,7 @@ function countTilesByRank(layers: readonly Layer[], width: number): readonly Ran
   return [...ranks.values()].toSorted((a, b) => a.rank - b.rank);
 }
 
-/** Positions as ranges; of many the first and the last. */
+/** Formats positions as ranges; of many ranges, only the first and the last. */
 function formatBands(bands: readonly Band[], bandNumbers: ReadonlySet<number>): string {
   const ranges: { start: number; last: number }[] = [];
   for (const band of [...bandNumbers].toSorted((a, b) => a - b)) {

@@ -6,7 +6,7 @@ import type { EventReference } from "./critical-path.ts";
 import { type Kinds, lowerBound, type Run } from "./model.ts";
 import { layoutRows, type Row, type Viewport } from "./viewport.ts";
 
-/** What is drawn of the timelines. */
+/** The parts of the timelines that are drawn. */
 export interface TimelineScene {
   readonly runs: readonly Run[];
   readonly kinds: Kinds;
@@ -14,19 +14,19 @@ export interface TimelineScene {
   readonly view: Viewport;
   /** By kind: 1 if it is shown. */
   readonly isKindShown: Uint8Array;
-  /** By run; empty if it is not to be drawn. */
+  /** By run; empty if no path is drawn. */
   readonly paths: readonly (readonly EventReference[])[];
   readonly selectedEvent: (EventReference & { readonly run: number }) | undefined;
 }
 
-/** CSS pixels of a row at least, of the gap below one, and from which on its lanes are apart and its events have names. */
+/** CSS pixels: minimum height of a row, and the heights from which its lanes are separate and its events have names. */
 const MIN_ROW_HEIGHT = 4;
 const MIN_TWO_LANE_HEIGHT = 8;
 const MIN_NAMED_HEIGHT = 22;
-/** The share of a row that its compute lane takes. */
+/** Share of a row that its compute lane takes. */
 const COMPUTE_HEIGHT_SHARE = 0.66;
 
-/** The lanes of a row, in pixels of the device: top and height. A low row has one lane for both. */
+/** Returns the lanes of a row, as top and height in device pixels. A low row has one lane for both. */
 export function layoutLanes({ top, height }: Row, ratio: number): Lanes {
   if (height < MIN_TWO_LANE_HEIGHT * ratio) return { compute: [top, height], communication: [top, height] };
   const innerHeight = height - Math.max(1, Math.round(height * 0.1));
@@ -44,7 +44,10 @@ export function layoutSceneRows(
   return layoutRows(view, runs.length, { height, minHeight: MIN_ROW_HEIGHT * ratio });
 }
 
-/** Paints rows of events into the plot's area, pixel by pixel: what it costs depends on the events in sight, and little on the pixels. */
+/**
+ * Paints rows of events into the plot's area, pixel by pixel. The cost depends on the visible events, and little on the
+ * pixels.
+ */
 export class TimelinePainter {
   #image: ImageData | undefined;
   #coverage: Coverage | undefined;
@@ -79,7 +82,10 @@ export class TimelinePainter {
     drawSelection(overlay);
   }
 
-  /** Low rows have one lane: computing over communication, so that time is in the color of the transfers that nothing hides. */
+  /**
+   * Paints a row. Low rows have one lane with compute drawn over communication, so that exposed communication shows in
+   * its color.
+   */
   #paintRow(row: Row, paint: PaintContext): void {
     const { scene, pixels, width, track } = paint;
     const ranks = scene.runs[row.run]!.ranks.slice(row.firstRank, row.endRank);
@@ -109,7 +115,7 @@ interface PaintContext {
   readonly track: number;
 }
 
-/** By kind the number of its style, where it is shown in a lane. */
+/** Returns, by kind, the number of its style if it is shown in a lane, else −1. */
 function styleIndices(
   { kinds, styles, isKindShown }: TimelineScene,
   lane: string,
@@ -128,7 +134,7 @@ interface OverlayContext {
   readonly ratio: number;
 }
 
-/** Names of the events that have room for them. */
+/** Draws the names of the events that have room for them. */
 function drawNames({ plot, scene, rows, ratio }: OverlayContext): void {
   const { ctx, bbox } = plot;
   const { start, end } = scene.view;
@@ -158,7 +164,7 @@ function drawNames({ plot, scene, rows, ratio }: OverlayContext): void {
   ctx.restore();
 }
 
-/** The critical path: a line along its events, and across from rank to rank. */
+/** Draws the critical path: a line along its events, and across from rank to rank. */
 function drawPaths({ plot, scene, rows, theme, ratio }: OverlayContext): void {
   const { ctx, bbox } = plot;
   const { start, end } = scene.view;
@@ -187,7 +193,7 @@ function drawPaths({ plot, scene, rows, theme, ratio }: OverlayContext): void {
   ctx.restore();
 }
 
-/** Where the middle of a rank's compute lane is, in sight or not. */
+/** Returns a function that returns the middle of a rank's compute lane, whether visible or not. */
 function createRowMiddleLookup(rows: readonly Row[], run: number, { view }: TimelineScene): (rank: number) => number {
   const visibleRows = new Map(
     rows

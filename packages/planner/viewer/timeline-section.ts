@@ -5,7 +5,7 @@ import { createButton, createElement, wrapInLabel, createSection, createTable } 
 import type { Kinds, Rank, Run } from "./model.ts";
 import { type SelectedEvent, TimelineView } from "./timeline-view.ts";
 
-/** What the page shows of its timelines. */
+/** The timelines of the page. */
 export interface Timelines {
   readonly runs: readonly Run[];
   readonly kinds: Kinds;
@@ -15,7 +15,7 @@ export interface Timelines {
 const KEYBOARD_HELP =
   "Arrow keys pan; plus and minus zoom in time, brackets zoom in ranks; Home shows all; N and P step through the events of a rank, J and K through ranks; Escape deselects. With a pointer: drag to pan, Control and wheel to zoom in time, Alt and wheel to zoom in ranks, click to select.";
 
-/** The timeline with its controls, and tables of the same numbers. */
+/** Creates the section with the timeline, its controls, and tables of the same numbers. */
 export function createTimelineSection(timelines: Timelines): { readonly section: HTMLElement; start(): void } {
   const { runs, styles } = timelines;
   const frame = createElement("div");
@@ -71,7 +71,7 @@ function createViewControls(view: TimelineView): readonly HTMLElement[] {
   ];
 }
 
-/** Runs by name, lanes, and words that names of events must have. */
+/** Creates filters: timelines by name, lanes, and words that names of events must contain. */
 function createFilterControls(view: TimelineView, { runs, kinds }: Timelines): readonly HTMLElement[] {
   const searchInput = createElement("input", { type: "search", placeholder: "attend, ring(sp), …", size: "18" });
   const laneSelect = createSelect(["both lanes", "compute", "communication"]);
@@ -173,7 +173,7 @@ function createRankTable(runs: readonly Run[]): HTMLDetailsElement {
   );
 }
 
-/** Events of the selected rank, or of the first one, around the selected event. */
+/** Creates the table of events of the selected rank, or of the first rank, from the selected event on. */
 function createEventTable(
   { runs, kinds }: Timelines,
   getSelection: () => SelectedEvent | undefined,

@@ -11,13 +11,13 @@ import { type Extent, pan, reveal, type Viewport, wholeViewport, zoom } from "./
 
 export type SelectedEvent = EventReference & { readonly run: number };
 
-/** What the timeline notifies the page of. */
+/** Notifications from the timeline to the page. */
 export interface TimelineListener {
   onSelect(selectedEvent: SelectedEvent | undefined): void;
   onViewChange(view: Viewport): void;
 }
 
-/** Ranks by time, on a canvas: moves by pointer, wheel and keys. */
+/** A canvas with ranks over time, controlled by pointer, wheel and keys. */
 export class TimelineView {
   readonly canvas: HTMLDivElement;
   readonly #runs: readonly Run[];
@@ -75,7 +75,7 @@ export class TimelineView {
 
   show(view: Viewport): void {
     this.#view = view;
-    // Of both scales at once: the plot is drawn once.
+    // Sets both scales at once, so that the plot is drawn once.
     this.#plot.batch(() => {
       this.#plot.setScale("x", { min: view.start, max: view.end });
       this.#plot.setScale("y", { min: view.first, max: view.last });
@@ -87,7 +87,7 @@ export class TimelineView {
     this.show(wholeViewport(this.#extent));
   }
 
-  /** Shows runs by number, and kinds by theirs. */
+  /** Selects the runs and the kinds of events that are shown. */
   filter(runs: readonly number[], isKindShown: Uint8Array): void {
     this.#shownRuns = runs;
     this.#isKindShown = isKindShown;
@@ -113,7 +113,7 @@ export class TimelineView {
     this.#listener.onSelect(selectedEvent);
   }
 
-  /** Scales time by a factor about the middle. */
+  /** Zooms in time by a factor about the middle. */
   zoomTime(factor: number): void {
     this.show(zoom(this.#view, this.#extent, { time: factor, center: [0.5, 0.5] }));
   }
@@ -136,7 +136,7 @@ export class TimelineView {
       cursor: { drag: { x: false, y: false }, y: false, points: { show: false } },
       scales: {
         x: { time: false, auto: false, min: 0, max: this.#extent.seconds },
-        // Rank 0 at the top.
+        // Rank 0 is at the top.
         y: { auto: false, min: 0, max: this.#extent.ranks, dir: -1 },
       },
       series: [{}, { show: true, paths: () => null, points: { show: false } }],
@@ -145,7 +145,7 @@ export class TimelineView {
     };
   }
 
-  /** Numbers of ranks, beside the middles of their rows. */
+  /** Creates an axis with the numbers of ranks, at the middles of their rows. */
   #rankAxis(): uPlot.Axis {
     return createAxis({
       size: 64,
@@ -212,7 +212,7 @@ export class TimelineView {
     over.title = hoveredEvent ? this.describeEvent(hoveredEvent) : "";
   }
 
-  /** What a key does; false if nothing. */
+  /** Runs the action of a key. Returns false if there is none. */
   #onKey(key: string): boolean {
     const keys: Readonly<Record<string, () => void>> = {
       ArrowLeft: () => this.show(pan(this.#view, this.#extent, [-0.1, 0])),
@@ -236,7 +236,7 @@ export class TimelineView {
     return key in keys;
   }
 
-  /** Selects the next event of the rank, or the first in sight. */
+  /** Selects the next event of the rank, or the first visible one. */
   #selectNeighbour(step: 1 | -1): void {
     const origin = this.#selectedEvent ?? {
       run: this.#shownRuns[0] ?? 0,
@@ -275,7 +275,7 @@ export class TimelineView {
         ? ["compute", "communication"]
         : [y < communication[0] ? "compute" : "communication"];
     const time = this.#view.start + xShare * (this.#view.end - this.#view.start);
-    // A pixel to each side.
+    // Tolerance of one pixel on each side.
     const pixelSeconds = (this.#view.end - this.#view.start) / this.#plot.bbox.width;
     const ranks = runs[row.run]!.ranks;
     for (let rank = row.firstRank; rank < Math.min(row.endRank, ranks.length); rank++) {
@@ -293,7 +293,7 @@ export class TimelineView {
     return undefined;
   }
 
-  /** An event in words. */
+  /** Describes an event. */
   describeEvent({ run, rank, event }: SelectedEvent): string {
     const { name: runName, ranks } = this.#runs[run]!;
     const { events, rank: rankNumber, at } = ranks[rank]!;

@@ -1,4 +1,4 @@
-/** What part of a timeline is shown: seconds, and ranks by their index. */
+/** The part of a timeline that is shown: seconds, and ranks by index. */
 export interface Viewport {
   readonly start: number;
   readonly end: number;
@@ -6,20 +6,22 @@ export interface Viewport {
   readonly last: number;
 }
 
-/** How far there is anything to show. */
+/** Total seconds and number of ranks. */
 export interface Extent {
   readonly seconds: number;
   readonly ranks: number;
 }
 
-/** A nanosecond is what times are rounded to: a window of a few has nothing to show. */
+/**
+ * Minimum length of a window. Times are rounded to nanoseconds, so a window of a few nanoseconds has nothing to show.
+ */
 const MIN_VIEW_SECONDS = 2e-8;
 
 export function wholeViewport({ seconds, ranks }: Extent): Viewport {
   return { start: 0, end: seconds, first: 0, last: ranks };
 }
 
-/** Shifted by a share of its width and of its height, as far as there is anything. */
+/** Moves the view by a share of its width and of its height, within the extent. */
 export function pan(
   view: Viewport,
   extent: Extent,
@@ -36,7 +38,7 @@ function shiftRange([low, high]: readonly [number, number], share: number, maxim
   return [start, start + length];
 }
 
-/** Scaled about a point, by shares of width and height; factors below 1 show less. */
+/** Scales the view about a center, given in shares of width and height. Factors below 1 show less. */
 export function zoom(
   view: Viewport,
   extent: Extent,
@@ -69,7 +71,7 @@ function scaleRange(
   return [start, start + length];
 }
 
-/** Moved just so far that an event, or a rank, is in sight. */
+/** Moves the view only as far as needed to show an event, or a rank. */
 export function reveal(
   view: Viewport,
   extent: Extent,
@@ -84,7 +86,7 @@ export function reveal(
   return pan(view, extent, [xShift, yShift]);
 }
 
-/** A row of the picture: one rank of one run, or several ranks of one run where there are more than rows. */
+/** A row of the picture: one rank of one run, or several ranks if there are more ranks than rows. */
 export interface Row {
   readonly run: number;
   /** Indices of ranks. */
@@ -94,7 +96,7 @@ export interface Row {
   readonly height: number;
 }
 
-/** Rows of at least `minLength` pixels that fill a height, those of the runs of a rank one below the other. */
+/** Returns rows of at least `minHeight` pixels that fill a height. The runs of a rank are one below the other. */
 export function layoutRows(
   view: Viewport,
   runs: number,
