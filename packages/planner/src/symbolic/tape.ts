@@ -13,10 +13,11 @@ import { type CollectiveOp, collectiveOps } from "@mosaic/core";
  * - rowDot: out a b (views); fill: out, name of the value; copy: out x; add: out a b
  * - compute (any other kernel): name, number of views that it mutates, these views, the views that it only reads,
  *   then those of the mutated views that it also reads
- * - sendRecv, groupCast, groupReduce: work, group, label, then (peer's world rank, 1 if it is sent, view) for each transfer
- * - allGather, reduceScatter, allReduce, allToAll, broadcast, barrier: work, group, label, number of the call in its group,
- *   out, input (views, −1 if none), root (of reductions: 0 sum, 1 mean, 2 max), then elements sent to and received from each
- *   rank (allToAll) or held by each
+ * - sendRecv, groupCast, groupReduce: work, group, label, then (peer's world rank, 1 if it is sent, view) for each
+ *   transfer
+ * - allGather, reduceScatter, allReduce, allToAll, broadcast, barrier: work, group, label, index of the call in its
+ *   group, out, input (views, −1 if none), root (of reductions: 0 sum, 1 mean, 2 max), then elements sent to and received
+ *   from each rank (allToAll) or held by each
  * - wait: work
  */
 export const tapeOps = [

@@ -92,7 +92,9 @@ export interface RankTimeline {
   readonly memory?: readonly MemorySample[];
 }
 
-/** The events of all ranks. Predicted and measured timelines have the same form, so that they can be drawn side by side. */
+/**
+ * The events of all ranks. Predicted and measured timelines have the same form, so that they can be drawn side by side.
+ */
 export interface Timeline {
   /** Time when the last rank ended. */
   readonly seconds: number;
