@@ -55,7 +55,7 @@ export class Coverage implements Completeness {
   isVisible(queries: PositionList, keys: PositionList, mask: number): boolean {
     if (this.#sumCompleteness.isVisible(queries, keys, mask)) return true;
     if (this.#scope === "rank") return false;
-    // If this rank attends to no pair of whole shards, no rank of the class attends to their translations.
+    // If no pair of these whole shards is visible, no pair of their translations is, on any rank of the class.
     const areWholeShards =
       this.#areWholeShards(this.#segmentsOf(queries, "queries"), "queries") &&
       this.#areWholeShards(this.#segmentsOf(keys, "keys"), "keys");

@@ -16,8 +16,8 @@ import { type CollectiveOp, collectiveOps } from "@mosaic/core";
  * - sendRecv, groupCast, groupReduce: work, group, label, then (peer's world rank, 1 if it is sent, view) for each
  *   transfer
  * - allGather, reduceScatter, allReduce, allToAll, broadcast, barrier: work, group, label, index of the call in its
- *   group, out, input (views, −1 if none), root (of reductions: 0 sum, 1 mean, 2 max), then elements sent to and received
- *   from each rank (allToAll) or held by each
+ *   group, out, input (views, −1 if none), root (of reductions: 0 sum, 1 mean, 2 max), then elements sent to and
+ *   received from each rank (allToAll) or held by each
  * - wait: work
  */
 export const tapeOps = [

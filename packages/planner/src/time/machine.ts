@@ -4,7 +4,7 @@ import { type Task, TaskQueue } from "./task.ts";
 /** A port that messages pass. Concurrent messages share its bandwidth evenly. */
 interface LinkPort {
   readonly bandwidth: number;
-  /** A message whose two ranks share this port in both directions is listed twice. */
+  /** A message between ranks of one class that leaves and arrives through this port is listed twice. */
   readonly flows: Activity[];
   isChanged: boolean;
 }
@@ -30,7 +30,7 @@ export class Activity implements Task {
   /** Index of the rank that computes or sends; `peer` is that of the rank that receives a message. */
   readonly rank: number;
   readonly peer: number;
-  /** The operation that it is part of. */
+  /** The object that it belongs to. */
   owner: unknown;
   endTime = 0;
   queueIndex = -1;
