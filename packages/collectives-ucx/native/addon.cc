@@ -1,4 +1,4 @@
-// What JavaScript calls: UCX is found and a transport is made here, which the engine of @mosaic/runtime drives.
+// The exports to JavaScript. They find UCX and make a transport, which the engine of @mosaic/runtime drives.
 #include <napi.h>
 
 #include "mosaic/rethrow_as_js_error.h"
@@ -8,10 +8,10 @@ namespace mosaic::ucx {
 
 namespace {
 
-/// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
+/// Version of the interface to JavaScript. Its counterpart, `protocol` in src/addon.ts, must be equal.
 constexpr int32_t kBindingVersion = 1;
 
-// load(candidates): [version, path] of UCX.
+// load(candidates): loads UCX and returns [version, path].
 Napi::Value loadUcx(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto argument = info[0].As<Napi::Array>();
@@ -25,7 +25,7 @@ Napi::Value loadUcx(const Napi::CallbackInfo& info) {
   });
 }
 
-// open(network, ports): the address of a `MosaicTransport`.
+// open(network, ports): returns the address of a `MosaicTransport`.
 Napi::Value open(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const Settings settings{info[0].As<Napi::String>(), info[1].As<Napi::String>()};

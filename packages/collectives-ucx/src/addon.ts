@@ -5,7 +5,10 @@ import { type Environment, findAddon, loadAddon, sitePackages, translateErrors }
 
 const libraryName = "libucp.so.0";
 
-/** Where UCX may be, best first: MOSAIC_UCX_LIBRARY and nothing else, or the usual name, then Python's packages. */
+/**
+ * Returns paths of UCX in order of preference: only MOSAIC_UCX_LIBRARY if it is set, else the usual name, then Python
+ * packages.
+ */
 export function libraryCandidates(env: Environment = process.env): readonly string[] {
   if (env.MOSAIC_UCX_LIBRARY) return [env.MOSAIC_UCX_LIBRARY];
   const pythonLibraries = sitePackages(env).flatMap((directory) =>
@@ -14,7 +17,9 @@ export function libraryCandidates(env: Environment = process.env): readonly stri
   return [libraryName, ...new Set(pythonLibraries.filter((file) => existsSync(file)))];
 }
 
-/** The exports of native/addon.cc, which documents each. Failures are errors whose `code` is a number. */
+/**
+ * The exports of native/addon.cc, which documents each of them. Failures are thrown as errors with a numeric `code`.
+ */
 interface UcxAddon {
   readonly protocol: number;
   load(candidates: readonly string[]): readonly [version: string, path: string];
@@ -25,7 +30,7 @@ const addonPath: string = findAddon("mosaic_collectives_ucx", import.meta.url);
 
 let cachedAddon: UcxAddon | undefined;
 
-/** The addon, loaded when it is first needed; it does not need UCX. */
+/** Returns the addon, which is loaded at the first call. It does not need UCX. */
 function loadUcxAddon(): UcxAddon {
   cachedAddon ??= loadAddon<UcxAddon>({
     packageName: "@mosaic/collectives-ucx",
@@ -37,7 +42,7 @@ function loadUcxAddon(): UcxAddon {
   return cachedAddon;
 }
 
-/** Loads UCX, once for the process: its version, and where it was found. Throws an AddonLoadError. */
+/** Loads UCX, once per process. Returns its version and its path. Throws an AddonLoadError. */
 export function loadUcx(): readonly [version: string, path: string] {
   const addon = loadUcxAddon();
   try {
@@ -47,25 +52,28 @@ export function loadUcx(): readonly [version: string, path: string] {
   }
 }
 
-/** Makes the transport of one rank: the address of a `MosaicTransport`. UCX must have been loaded; "" leaves it to UCX. */
+/**
+ * Makes the transport of one rank. Returns the address of its `MosaicTransport`. UCX must have been loaded. "" leaves a
+ * choice to UCX.
+ */
 export function openTransport(network: string, ports: string): number {
   return translateErrors(() => loadUcxAddon().open(network, ports));
 }
 
-/** The UCX of this machine. */
+/** Information about the UCX of this machine. */
 export interface UcxSystem {
-  /** "1.13.1" */
+  /** Version, for example "1.13.1". */
   readonly version: string;
-  /** The library that was loaded. */
+  /** Path of the loaded library. */
   readonly library: string;
   /** The UCX_* variables of the environment, which choose networks, transports and protocols. */
   readonly settings: Readonly<Record<string, string>>;
 }
 
 /**
- * The UCX that `ucx()` would use.
+ * Returns information about the UCX that `ucx()` would use.
  *
- * @throws AddonLoadError that reports what is missing, or too old, and what to do about it.
+ * @throws AddonLoadError that reports what is missing or too old, and the remedy.
  */
 export function ucxSystem(): UcxSystem {
   const [version, library] = loadUcx();

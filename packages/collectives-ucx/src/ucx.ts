@@ -20,42 +20,49 @@ import {
 import { loadUcx, openTransport } from "./addon.ts";
 
 export const ucxOptions = defineOptions("ucx", {
-  /** Seconds to wait for the other ranks, and again for UCX to connect them. Default: as long as a collective may take. */
+  /** Seconds to wait for the other ranks, and again for UCX to connect them. Default: the timeout of collectives. */
   connectTimeout: option.number({ above: 0, max: 1e9, expected: "seconds > 0, at most 1e9", optional: true }),
-  /** Distinguishes worlds that form at the same time in one job. Default: the job, as the launcher names it. */
+  /**
+   * A name that distinguishes worlds that form at the same time in one job. Default: the launcher's name of the job.
+   */
   name: option.string({ optional: true }),
   /**
-   * The network between the hosts: an interface, "eth1"; a subnet, "10.1.0.0/16"; or devices by UCX's names, "mlx5_0:1".
-   * Several are separated by commas. Default: what UCX_NET_DEVICES names, else all that UCX finds.
+   * The network between the hosts: an interface ("eth1"), a subnet ("10.1.0.0/16"), or a device by its name in UCX
+   * ("mlx5_0:1"). Several are separated by commas. Default: UCX_NET_DEVICES, else all that UCX finds.
    */
   network: option.string({ optional: true }),
-  /** TCP ports to listen on, one for each network and rank: "30000-30999". Default: what UCX_TCP_PORT_RANGE names, else any. */
+  /**
+   * Range of TCP ports to listen on, such as "30000-30999". Each rank needs one port per network. Default:
+   * UCX_TCP_PORT_RANGE, else any.
+   */
   ports: option.string({ optional: true }),
 });
-/** What `ucx` takes. */
+/** Options of `ucx`. */
 export type UcxOptions = OptionsOf<typeof ucxOptions>;
 
-/** Ranks of one process, each with shared memory to all others of its host. */
+/** Maximum number of ranks in one process, which may all share memory. */
 const MAX_RANKS = 1024;
 
-/** What a rank is connected with. */
+/** Settings to connect a rank. */
 interface UcxSettings {
   readonly connectTimeout: number | undefined;
-  /** As UCX takes them; "": its own choice. */
+  /** In the format of UCX. "" leaves the choice to UCX. */
   readonly devices: string;
   readonly ports: string;
 }
 
 /**
- * Collectives for ranks on CPUs of several hosts: over shared memory between ranks of one host, over UCX between hosts. UCX 1.13
- * or newer is loaded when the ranks connect: from MOSAIC_UCX_LIBRARY, else by its usual name, else from Python's packages.
+ * Collectives for ranks on CPUs of several hosts. Ranks of one host communicate over shared memory, ranks of different
+ * hosts over UCX. UCX 1.13 or newer is loaded when the ranks connect: from MOSAIC_UCX_LIBRARY, else by its usual name,
+ * else from Python packages.
  *
- * Processes rendezvous through the agent of their host, which `mosaic-run` provides, and exchange UCX's addresses there.
- * The group that `connect` resolves to has the contract of all process groups; reductions have the same bits as over shared memory.
+ * Processes rendezvous through the agent of their host, which `mosaic-run` provides, and exchange the addresses of UCX
+ * there. The group that `connect` resolves to has the contract of all process groups. Reductions have the same bits as
+ * over shared memory.
  *
- * @throws OptionError for options that do not exist; `connect` rejects with AddonLoadError, which reports what to install,
- * where there is no UCX, or too old a one, with DeviceError where UCX finds no network to another host, and with
- * CollectiveTimeoutError, which names the ranks that are missing.
+ * @throws OptionError for unknown options. `connect` rejects with AddonLoadError, which reports what to install, if UCX
+ * is missing or too old; with DeviceError if UCX finds no network to another host; and with CollectiveTimeoutError,
+ * which names the missing ranks.
  * @example
  * ```ts
  * import { ucx } from "@mosaic/collectives-ucx";
@@ -73,18 +80,19 @@ export function ucx(options?: UcxOptions): Collectives {
   };
 }
 
-/** What a world of one process takes: `init`'s options, a device for each rank, and UCX's. */
+/** Options of a world in one process: the options of `init`, a device for each rank, and the options of `ucx`. */
 export interface UcxWorldOptions extends WorldOptions {
   readonly ucx?: UcxOptions;
   /**
-   * By rank: the number of its host, from 0 to size - 1. Ranks of one host communicate over shared memory, others over UCX, as
-   * they do where there are as many hosts. Default: each rank has a host of its own.
+   * Host number of each rank, from 0 to size - 1. As on real hosts, ranks with the same number communicate over shared
+   * memory, and others over UCX. Default: each rank is on its own host.
    */
   readonly hosts?: readonly number[];
 }
 
 /**
- * Many ranks in this process, all driven by this thread, as if they were on several hosts: for tests and debuggers.
+ * Opens many ranks in this process, all driven by this thread, as if they were on several hosts. It is for tests and
+ * debuggers.
  *
  * @throws as `ucx` does.
  */
@@ -100,7 +108,7 @@ export async function world(size: number, worldOptions: UcxWorldOptions): Promis
   return openWorld(size, collectives, options);
 }
 
-/** Before a list of hosts is made of the size. */
+/** Checks the arguments of `world` before a list of hosts is made of the size. */
 function checkWorld(size: number, options: UcxWorldOptions): void {
   expectValue("ucx: world", Number.isInteger(size) && size > 0 && size <= MAX_RANKS, `1 to ${MAX_RANKS} ranks`, size);
   expectValue("ucx: world", typeof options === "object" && options !== null, "an options object", options);
@@ -118,7 +126,10 @@ function resolveOptions({ connectTimeout, network, ports = "" }: Omit<UcxOptions
   return { connectTimeout, devices, ports };
 }
 
-/** How a rank is connected over UCX, which is loaded here: before an agent is started for nothing. */
+/**
+ * Returns the options to connect a rank over UCX. Loads UCX first, so that it fails before an agent is started
+ * needlessly.
+ */
 function rankOptions(connectOptions: ConnectOptions, settings: UcxSettings): Omit<ConnectRankOptions, "control"> {
   checkDeviceType(connectOptions.device, "cpu", "ucx collectives");
   loadUcx();
@@ -131,7 +142,9 @@ function isPortRange(portRange: string): boolean {
   return firstPort >= 1 && firstPort <= lastPort && lastPort <= 65_535;
 }
 
-/** The devices, by UCX's names, that a part of `network` names: interfaces with an address in a subnet, else itself. */
+/**
+ * Returns the UCX devices of one item of `network`: the interfaces with an address in a subnet, else the item itself.
+ */
 function parseNetwork(interfaceText: string): readonly string[] {
   return interfaceText.includes("/") ? findInterfaces(interfaceText, "ucx: network") : [interfaceText.trim()];
 }

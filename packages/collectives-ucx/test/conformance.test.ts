@@ -2,7 +2,7 @@ import { collectivesSuite, failureSuite } from "@mosaic/conformance";
 import { beforeAll, describe, test, vi } from "vitest";
 import { oneHostPerRank, type HostOf, twoRanksPerHost, alternatingHosts, makeWorld, oneHost } from "./ranks.ts";
 
-// UCX's own choice between ranks of this machine is its shared memory; between hosts it is TCP.
+// By default, UCX uses its own shared memory between ranks of this machine. Between hosts it uses TCP.
 const worlds: readonly [name: string, hostOf: HostOf, tls: string | undefined][] = [
   ["each on a host of its own", oneHostPerRank, "tcp"],
   ["each on a host of its own, over what UCX chooses", oneHostPerRank, undefined],

@@ -1,5 +1,6 @@
-// Between hosts, which are network namespaces: `npm run test:hosts` makes them. The control plane's agents are in this process,
-// as ranks share this machine's file system and with it their sockets; what UCX moves goes over the bridge.
+// Tests between hosts, which are network namespaces that `npm run test:hosts` makes. The agents of the control plane
+// are in this process, because ranks share this machine's file system and so the agents' sockets. The data of UCX
+// passes the bridge.
 import { execFileSync } from "node:child_process";
 import { chmodSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -10,7 +11,8 @@ import { createJobOpener, script } from "./processes.ts";
 import { oneHostPerRank, type HostOf, twoRanksPerHost } from "./ranks.ts";
 import { digestOverSharedMemory } from "./shared-memory.ts";
 
-// Ranks run on their hosts: they are started by what `process.execPath` names. `ip` becomes the rank, so that its pid stays.
+// Ranks are started by `process.execPath`, which is replaced by a script that runs them on their hosts. `ip` executes
+// the rank by exec, so that its pid is the rank's.
 const directory = mkdtempSync(join(tmpdir(), "mosaic-hosts-"));
 const node = process.execPath;
 const onHost = join(directory, "node");
@@ -35,7 +37,7 @@ describe.each(placements)("%s", (_, hostOf) => {
   test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 });
 
-/** Bytes that a host has sent to the others. */
+/** Returns the bytes that a host has sent to the others. */
 function bytesSent(host: number): number {
   const linkJson = execFileSync("ip", ["-json", "-stats", "link", "show", `v${host}`], { encoding: "utf8" });
   const [link] = JSON.parse(linkJson) as { readonly stats64: { readonly rx: { readonly bytes: number } } }[];
@@ -69,7 +71,8 @@ test("ranks of one host open no network", async () => {
   expect(bytesSent(1) - bytesBefore).toBeLessThan(1 << 16);
 });
 
-// Several times, for what UCX is doing when its peer dies is a matter of chance: sending memory, it aborted in one of ten.
+// Repeated, because the state of UCX when its peer dies is random. When it was sending from memory, 1 of 10 runs
+// aborted.
 test.each([0, 1])("a host of two whose rank %i is killed in the middle of a transfer", async (killedRank) => {
   for (let attempt = 0; attempt < 5; attempt++) {
     await using processes = new RankProcesses(program);

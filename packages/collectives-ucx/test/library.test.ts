@@ -7,7 +7,7 @@ import { AddonLoadError } from "@mosaic/core";
 import { expect, onTestFinished, test } from "vitest";
 import { libraryCandidates } from "../src/addon.ts";
 
-// Each in a process of its own, for a process loads UCX once. None of them needs UCX.
+// Each case runs in a separate process, because a process loads UCX only once. None of them needs UCX.
 const connect = `const { cpu } = await import(${resolveModule("@mosaic/kernels-cpu")});
   await world(2, { device: () => cpu({ threads: 1 }), timeout: 5 })`;
 
@@ -80,7 +80,7 @@ function createTemporaryDirectory(): string {
   return directory;
 }
 
-/** A library of that source, which is C. */
+/** Compiles a library from C source. Resolves to its path. */
 async function compileLibrary(source: string): Promise<string> {
   const directory = createTemporaryDirectory();
   const [input, output] = [join(directory, "ucp.c"), join(directory, "libucp.so.0")];
@@ -93,7 +93,7 @@ function resolveModule(module: string): string {
   return JSON.stringify(import.meta.resolve(module));
 }
 
-/** What `code` throws in a process with that environment; a hang is killed. */
+/** Resolves to the error that `code` throws in a process with this environment. The process is killed if it hangs. */
 async function getError(
   code: string,
   env: Readonly<Record<string, string>>,

@@ -1,4 +1,5 @@
-// Worlds of several hosts in which some ranks share one, in little: `npm run test:ucx` runs everything on every placement.
+// A small test of worlds of several hosts on which some ranks share a host. `npm run test:ucx` runs everything on every
+// placement.
 import { collectivesSuite, failureSuite, RankProcesses } from "@mosaic/conformance";
 import { beforeAll, describe, expect, test, vi } from "vitest";
 import { createJobOpener, script } from "./processes.ts";
@@ -15,7 +16,7 @@ const makeUcxWorld = makeWorld({ network: "lo" }, twoRanksPerHost);
 const suite = collectivesSuite(makeUcxWorld, { sizes: [3] });
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
-// Most of their time they wait.
+// Run concurrently, because the tests wait most of the time.
 const failures = failureSuite(makeUcxWorld);
 test.concurrent.each(failures.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
@@ -38,7 +39,8 @@ test("the sums of an all-reduce cross to a host once", async () => {
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
   for (const x of xs) expect((await x.read()).every((value) => value === 6)).toBe(true);
   const sentShards = ranks.groups.map((group) => group.traffic().bytesSent / shardBytes);
-  // Three shares to reduce each. Then rank 0 forwards what rank 3 sends it alone; the others' sums go to everybody.
+  // Each rank sends three shares to be reduced. Then rank 3 sends its reduced share to rank 0 only, which forwards it
+  // to the two other ranks. The reduced shares of ranks 0 to 2 are sent to all.
   expect(sentShards).toEqual([3 + 3 + 2, 3 + 3, 3 + 3, 3 + 1]);
 });
 
@@ -54,7 +56,7 @@ test("a world that failed leaves the next one alone", async () => {
   const hosts = [0, 0, 1, 1];
   await using failedRanks = await openRanks(4, { ucx: { network: "lo" }, hosts, timeout: 1 });
   const xs = failedRanks.devices.map((device) => tensor(device, new Float32Array(count).fill(7), [count]));
-  // Rank 3, of another host than 0, never comes.
+  // Rank 3, which is on another host than rank 0, never calls the collective.
   for (const rank of [0, 1, 2]) failedRanks.groups[rank]!.allReduce(xs[rank]!);
   await expect(failedRanks.groups[0]!.split(0)).rejects.toThrow(/timed out after 1 s|exited/);
   await using ranks = await openRanks(4, { ucx: { network: "lo" }, hosts });
@@ -74,13 +76,13 @@ test.each([3, "ab", {}, [null, 0]])("hosts %j of two ranks, by a caller without 
 describe("processes", () => {
   const program = { script, openJob: createJobOpener(twoRanksPerHost) };
 
-  // Again on a machine that was busy elsewhere for so long.
+  // Retried, because a busy machine may delay the wake-up.
   test("a rank that sleeps is woken at once, by ranks of its host and of others", { retry: 2 }, async () => {
     await using processes = new RankProcesses(program);
     const ranks = await processes.startAll(3, "answers");
     const { longest } = await ranks[0]!.waitForEvent("answered");
     expect(longest).toHaveLength(2);
-    // Sleeping ends after 100 ms in any case.
+    // Without a wake-up, a sleep ends only after 100 ms.
     for (const ms of longest as number[]) expect(ms).toBeLessThan(80);
   });
 

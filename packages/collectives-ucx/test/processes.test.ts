@@ -49,13 +49,13 @@ describe.each(placements)("processes %s", (_, hostOf) => {
     }
   });
 
-  // Again on a machine that was busy elsewhere for so long.
+  // Retried, because a busy machine may delay the wake-up.
   test("a rank that sleeps is woken at once, by ranks of its host and of others", { retry: 2 }, async () => {
     await using processes = new RankProcesses(program);
     const ranks = await processes.startAll(4, "answers");
     const { longest } = await ranks[0]!.waitForEvent("answered");
     expect(longest).toHaveLength(3);
-    // Sleeping ends after 100 ms in any case.
+    // Without a wake-up, a sleep ends only after 100 ms.
     for (const ms of longest as number[]) expect(ms).toBeLessThan(80);
   });
 });

@@ -6,12 +6,15 @@ import { Agent } from "@mosaic/launcher/agent";
 import { bundled } from "../../../vitest.program.ts";
 import type { HostOf } from "./ranks.ts";
 
-/** What each rank runs. */
+/** Program of each rank. */
 export const script: string = await bundled(new URL("fixtures/rank.ts", import.meta.url));
 
 let jobCount = 0;
 
-/** Jobs of ranks on hosts that are simulated by an agent each, as `mosaic-run` has on every host; MOSAIC_TEST_HOST is the number. */
+/**
+ * Opens jobs of ranks on simulated hosts. Each host has its own agent, as with `mosaic-run`. MOSAIC_TEST_HOST is the
+ * host number.
+ */
 export function createJobOpener(hostOf: HostOf): (size: number) => Promise<Job> {
   return async (size) => {
     const directory = mkdtempSync(join(tmpdir(), "mosaic-ucx-"));

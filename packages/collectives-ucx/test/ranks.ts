@@ -3,19 +3,19 @@ import type { Context, Device, DType, ProcessGroup, Shape, Tensor } from "@mosai
 import { cpu } from "@mosaic/kernels-cpu";
 import { type UcxOptions, type UcxWorldOptions, world } from "../src/index.ts";
 
-/** The number of the host that a rank is on. */
+/** Maps a rank to its host number. */
 export type HostOf = (rank: number) => number;
 
-/** Every rank on a host of its own: all pairs communicate over UCX. */
+/** Every rank is on its own host: all pairs communicate over UCX. */
 export const oneHostPerRank: HostOf = (rank) => rank;
-/** Two ranks a host, the last one alone if they are odd: neighbors share memory. */
+/** Two ranks per host; an odd last rank is alone. Neighbours communicate over shared memory. */
 export const twoRanksPerHost: HostOf = (rank) => Math.floor(rank / 2);
-/** On two hosts in turn: neighbors communicate over UCX, others share memory. */
+/** Ranks alternate between two hosts: neighbours communicate over UCX, others over shared memory. */
 export const alternatingHosts: HostOf = (rank) => rank % 2;
-/** All on one: shared memory alone. */
+/** All ranks are on one host: shared memory only. */
 export const oneHost: HostOf = () => 0;
 
-/** Worlds of one process, for the suites. */
+/** Makes worlds in one process, for the suites. */
 export function makeWorld(ucx: UcxOptions, hostOf: HostOf = oneHostPerRank): MakeWorld {
   return (size, { wrapDevice, ...options }) => {
     const hosts = Array.from({ length: size }, (_, rank) => hostOf(rank));

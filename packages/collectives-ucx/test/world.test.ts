@@ -3,10 +3,10 @@ import { expect, test } from "vitest";
 import { ucxSystem } from "../src/index.ts";
 import { openRanks, tensor } from "./ranks.ts";
 
-/** Signals that this process handles, as a mask. */
+/** Returns the mask of signals that this process handles. */
 const readCaughtSignals = (): string => /^SigCgt:\s*(\w+)$/m.exec(readFileSync("/proc/self/status", "utf8"))![1]!;
 
-/** Kilobytes of the C library's code that this process has overwritten. */
+/** Returns the size that this process has overwritten in each mapping of the C library's code. */
 const listDirtyCodeMappings = (): readonly string[] =>
   readFileSync("/proc/self/smaps", "utf8")
     .split(/\n(?=[\da-f]+-[\da-f]+ )/)
@@ -51,7 +51,7 @@ test("a transfer that never came leaves its tensor as it was, and a new world wo
   const [a, b] = [0, 1].map((rank) =>
     tensor(failedRanks.devices[rank]!, new Float32Array(count).fill(rank + 1), [count]),
   );
-  // Rank 0 receives from 1, which sends, and from 2, which never does.
+  // Rank 0 receives from rank 1, which sends, and from rank 2, which never does.
   const c = tensor(failedRanks.devices[0]!, new Float32Array(count).fill(7), [count]);
   failedRanks.groups[0]!.sendRecv([
     { tensor: a!, from: 1 },
@@ -66,7 +66,7 @@ test("a transfer that never came leaves its tensor as it was, and a new world wo
   expect((await c.read()).every((value) => value === 7)).toBe(true);
 });
 
-/** TCP ports on which sockets of this host listen. */
+/** Returns the TCP ports on which sockets of this host listen. */
 function listeningPorts(): number[] {
   return readFileSync("/proc/net/tcp", "utf8")
     .split("\n")

@@ -1,6 +1,6 @@
-// What we use of UCX's protocol layer (UCP), declared here so that nothing of it is needed to build. Names, values and
-// layouts are those of the UCX API reference, version 1.13; later versions only add fields, which `field_mask` declares
-// absent. Of structures that UCX reads, the fields behind the last one used here are left out.
+// Declarations of the functions of UCX's protocol layer (UCP) that are used here, so that the build does not need UCX.
+// Names, values and layouts are those of the UCX API reference, version 1.13. Later versions only add fields, which
+// `field_mask` declares absent. In structures that UCX reads, the fields after the last one used here are omitted.
 #pragma once
 
 #include <cstddef>
@@ -16,7 +16,7 @@ typedef struct ucp_worker* ucp_worker_h;
 typedef struct ucp_ep* ucp_ep_h;
 typedef struct ucp_address ucp_address_t;
 typedef uint64_t ucp_tag_t;
-/// Null: done. A small negative number: a ucs_status_t. Else a request under way.
+/// Null if the operation is done, a ucs_status_t if it is a small negative number, else a request in progress.
 typedef void* ucs_status_ptr_t;
 
 enum ucs_status_t : int8_t {
@@ -80,10 +80,11 @@ struct ucp_request_param_t {
 
 namespace mosaic::ucx {
 
-/// The version whose API is declared here, and the first in which large messages and lost peers go together.
+/// The version whose API is declared here. It is the first that supports large messages together with the detection of
+/// lost peers.
 constexpr unsigned kMajor = 1, kMinor = 13;
 
-// Bits of `field_mask` and its like, and enumerators; check/header.cc has their names in UCX.
+// Bits of masks such as `field_mask`, and enumerators. Their names in UCX are in check/header.cc.
 constexpr uint64_t kParamFeatures = 1 << 0, kParamEstimatedEndpoints = 1 << 6;
 constexpr uint64_t kFeatureTag = 1 << 0, kFeatureWakeup = 1 << 4;
 constexpr uint64_t kWorkerThreadMode = 1 << 0;
@@ -100,7 +101,7 @@ inline ucs_status_t toStatus(ucs_status_ptr_t pointer) {
   return static_cast<ucs_status_t>(reinterpret_cast<intptr_t>(pointer));
 }
 
-/// Returned type, name here, symbol in the library, parameters.
+/// For each function: return type, name here, symbol in the library, parameters.
 #define MOSAIC_UCX(X)                                                                                                 \
   X(void, getVersion, ucp_get_version, (unsigned* major, unsigned* minor, unsigned* release))                         \
   X(const char*, statusString, ucs_status_string, (ucs_status_t status))                                              \
@@ -134,22 +135,22 @@ struct Functions {
 #undef MOSAIC_UCX_POINTER
 };
 
-// Finds UCX at run time, so that everything builds, installs and loads where there is none.
+// Finds UCX at run time, so that the package can be built, installed and loaded without UCX.
 
 struct Library {
   Functions functions;
   std::string path;
   unsigned major = 0, minor = 0, release = 0;
 
-  /// "1.13.1"
+  /// Returns a text such as "1.13.1".
   std::string version() const;
 };
 
-/// Loads the first of `candidates` that can be used, once for the process; later calls need name none.
-/// Throws Failure that reports what is missing, or too old, and what to do about it.
+/// Loads the first usable library of `candidates`, once per process. Later calls may pass no candidates. Throws Failure
+/// that reports what is missing or too old, and the remedy.
 const Library& load(const std::vector<std::string>& candidates);
 
-/// What was loaded. Throws before that.
+/// Returns the loaded library. Throws if none was loaded.
 const Library& library();
 
 }  // namespace mosaic::ucx

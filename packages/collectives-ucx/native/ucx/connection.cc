@@ -18,7 +18,7 @@ static_assert(kMaxRanks == 1u << kRankBits);
 constexpr ucp_tag_t kFullTagMask = ~ucp_tag_t{0};
 
 constexpr const char* kJobKey = "ucx/job";
-/// How long a rank that closes waits for ranks that do not respond.
+/// Time for which a closing rank waits for ranks that do not respond.
 constexpr int64_t kCloseTimeoutNs = 2'000'000'000, kPollIntervalNs = 100'000'000;
 constexpr size_t kMaxAddressBytes = 65'536, kMaxListedRanks = 16;
 
@@ -40,7 +40,7 @@ std::string getBootstrapValue(MosaicBootstrap& bootstrap, const std::string& key
   return value;
 }
 
-/// Numbers only have to differ among the messages of two ranks that are under way at the same time.
+/// Numbers must differ only among messages between two ranks that are in flight at the same time.
 ucp_tag_t makeTag(MessageKind kind, uint64_t job, uint32_t sender, uint64_t number) {
   ucp_tag_t tag = static_cast<uint64_t>(kind);
   tag = tag << kJobBits | (job & ((uint64_t{1} << kJobBits) - 1));
@@ -60,7 +60,7 @@ void completeRequest(void* handle, ucs_status_t status, Request& request) {
   request.onComplete(request, status);
 }
 
-/// Of what was done, or refused, at once there is no callback.
+/// UCX calls no callback for a request that completes or fails immediately.
 void completeIfImmediate(ucs_status_ptr_t handle, Request& request) {
   if (handle == nullptr) request.onComplete(request, UCS_OK);
   else if (isError(handle)) request.onComplete(request, toStatus(handle));
@@ -115,7 +115,7 @@ void Connection::openEndpoints(MosaicBootstrap& bootstrap) {
   }
 }
 
-/// One message with each rank, and the receives for the end.
+/// Exchanges one message with each rank, and posts the receives for closing.
 void Connection::exchangeNotices(MosaicBootstrap& bootstrap) {
   const auto onReceived = [](Request& request, ucs_status_t status) {
     auto& notice = static_cast<Notice&>(request);
@@ -213,15 +213,15 @@ bool Connection::progress() {
 
 // ── waiting
 
-/// Sleeps until UCX has something to do, which is done, or `extraFd` is readable, or the time has passed, or
-/// `interrupt`. False: UCX had something to do already.
+/// Sleeps until UCX has work to progress, `extraFd` is readable, the time has passed, or `interrupt` is called.
+/// Progresses UCX if it woke for that. Returns false, without sleeping, if UCX already had work.
 bool Connection::sleep(int64_t nanoseconds, int extraFd) {
   pollfd polled[3] = {{wakeEvent_.fd(), POLLIN, 0}, {-1, POLLIN, 0}, {extraFd, POLLIN, 0}};
   const bool hasActiveWorker = worker_ && !isAbandoned_;
   if (hasActiveWorker && !worker_->arm()) return false;
   if (hasActiveWorker) polled[1].fd = worker_->fd();
   const timespec timeout{nanoseconds / 1'000'000'000, nanoseconds % 1'000'000'000};
-  // The descriptor stays readable until UCX makes progress, and a rank that is in no collective calls it nowhere else.
+  // The descriptor stays readable until UCX is progressed, and a rank that is in no collective progresses it only here.
   if (ppoll(polled, 3, &timeout, nullptr) > 0 && polled[1].revents != 0) hasProgressed_ |= worker_->progress();
   return true;
 }
@@ -231,7 +231,7 @@ void Connection::wait(int64_t nanoseconds, int (*ready)(void*), void* arg, int e
   while (!ready(arg) && !sleep(nanoseconds, extraFd)) hasProgressed_ |= worker_->progress();
 }
 
-/// Whether the condition was met before the time `deadline`.
+/// Progresses UCX until a condition is met. Returns false if the time `deadline` passes first.
 template <typename Condition>
 bool Connection::progressUntil(int64_t deadline, Condition condition) {
   for (;;) {

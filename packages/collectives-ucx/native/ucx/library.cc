@@ -14,10 +14,10 @@ constexpr const char* kInstallHint =
     "install UCX 1.13 or newer: apt-get install libucx0, dnf install ucx, or pip install libucx-cu12 (or -cu13); or "
     "set MOSAIC_UCX_LIBRARY to the library's path";
 
-/// What UCX reads once, while it is loaded, and only from the environment. It would handle signals that are Node's
-/// (SIGSEGV is how V8 bounds WebAssembly), log to the standard output, and warn of variables of other tools. To observe
-/// memory that is unmapped, it would overwrite sbrk and munmap of the C library while other threads run in them: about
-/// one process of a hundred then died in malloc.
+/// Settings that UCX reads only from the environment, once, while it is loaded. By default UCX would handle signals
+/// that Node uses (V8 bounds WebAssembly memory by SIGSEGV), log to the standard output, and warn of variables of other
+/// tools. To observe unmapped memory, it would overwrite sbrk and munmap of the C library while other threads execute
+/// them; then about 1 % of processes crashed in malloc.
 constexpr std::array<std::pair<const char*, const char*>, 7> kGlobalSettings{{
     {"UCX_ERROR_SIGNALS", ""},
     {"UCX_HANDLE_ERRORS", "none"},
@@ -28,7 +28,8 @@ constexpr std::array<std::pair<const char*, const char*>, 7> kGlobalSettings{{
     {"UCX_LOG_FILE", "stderr"},
 }};
 
-/// Sets those that the user has not set, while it lives: processes that are started later inherit nothing of it.
+/// Sets the variables that the user has not set, until it is destroyed, so that child processes do not inherit them
+/// later.
 class GlobalSettings {
  public:
   GlobalSettings() {
@@ -48,7 +49,7 @@ class GlobalSettings {
   std::vector<const char*> variableNames_;
 };
 
-/// Fills in `library`; else returns why that library cannot be used.
+/// Fills in `library`. Returns why the library cannot be used, or an empty text.
 std::string resolveSymbols(void* handle, Library& library) {
   const char* missingSymbol = nullptr;
   Functions& functions = library.functions;
@@ -66,11 +67,11 @@ std::string resolveSymbols(void* handle, Library& library) {
   return missingSymbol ? library.path + " without the symbol " + missingSymbol : "";
 }
 
-/// The first that can be used.
+/// Returns the first usable library.
 Library find(const std::vector<std::string>& candidates) {
   const GlobalSettings settings;
   LibraryErrors errors;
-  // UCX has threads, and replaces functions of the C library: it is never unloaded.
+  // UCX has threads and replaces functions of the C library, so it is never unloaded.
   const int flags = RTLD_NOW | RTLD_LOCAL | RTLD_NODELETE;
   if (auto library = findLibrary<Library>(candidates, flags, resolveSymbols, errors)) return *std::move(library);
   throw Failure(MOSAIC_FAILURE_DEVICE,

@@ -16,13 +16,13 @@ struct Header {
 
 }  // namespace
 
-/// A message of the engine under way.
+/// A message of the engine in progress.
 struct Messages::Transfer : Request {
   Messages* messages = nullptr;
   MosaicMessage* message = nullptr;
   uint64_t number = 0;   // among the messages between these two ranks
   uint32_t pendingPartCount = 0;  // parts of a send
-  size_t activeIndex = 0;     // in `activeTransfers_`
+  size_t activeIndex = 0;     // index in `activeTransfers_`
   bool isSend = false;
   Header header;
 };
@@ -30,7 +30,7 @@ struct Messages::Transfer : Request {
 Messages::Messages(const Settings& settings) : connection_(settings) {}
 Messages::~Messages() = default;
 
-/// A callback of UCX that calls a method of the transfer's owner.
+/// A completion callback that calls a method of the transfer's owner.
 template <auto method>
 void Messages::completeRequest(Request& request, ucs_status_t status) {
   auto& transfer = static_cast<Transfer&>(request);
@@ -57,7 +57,7 @@ Messages::Transfer& Messages::beginTransfer(MosaicMessage& message, uint64_t num
   return transfer;
 }
 
-/// All of the message has moved.
+/// Ends the transfer of a message that was transferred completely.
 void Messages::endTransfer(Transfer& transfer) {
   transfer.message->moved = transfer.message->signature.bytes;
   transfer.message->state = MOSAIC_MESSAGE_DONE;
@@ -87,7 +87,7 @@ void Messages::send(MosaicMessage& message) {
   if (!isInline) connection_.send(message.peer, MessageKind::Payload, number, message.data, bytes, transfer);
 }
 
-/// What could not be sent stays under way: the peer is lost, or has closed.
+/// A failed send stays in progress, because its peer is lost or has closed.
 void Messages::onSent(Transfer& transfer, ucs_status_t status) {
   if (status == UCS_OK && --transfer.pendingPartCount == 0) endTransfer(transfer);
 }
@@ -98,7 +98,7 @@ void Messages::receive(MosaicMessage& message) {
   const uint64_t number = receivedMessageCounts_[message.peer]++;
   Transfer& transfer = beginTransfer(message, number, false);
   transfer.onComplete = completeRequest<&Messages::onHeader>;
-  // A header that is too short is that of no signature.
+  // If the header arrives truncated, the comparison then fails.
   transfer.header.signature = {};
   connection_.receive(message.peer, MessageKind::Header, number, &transfer.header, sizeof transfer.header, transfer);
 }
@@ -133,7 +133,7 @@ bool Messages::progress() {
   return std::exchange(hasProgressed_, false);
 }
 
-/// Of peers that have closed, what they will not send, and what they will not receive.
+/// Marks messages CLOSED that a closed peer will neither send nor receive. Returns whether there were any.
 bool Messages::closeMessages() {
   bool hasClosedMessages = false;
   if (!connection_.hasClosedPeers()) return hasClosedMessages;

@@ -1,8 +1,9 @@
 // The engine's messages between ranks of several hosts, over a connection of UCX.
 //
-// A message is a header, which is the signature, and its payload under another tag, straight from and into the tensors.
-// The payload is received only once its header has arrived and is the expected one: what does not match reaches no
-// tensor. Both are on the way at the same time, so that this costs no round trip. Small payloads travel in the header.
+// A message consists of a header, which is the signature, and a payload with another tag, which is sent from and
+// received into the tensors directly. The payload is received only once the expected header has arrived, so that
+// mismatched data is never written to a tensor. Both are sent at the same time, so this costs no round trip. Small
+// payloads are part of the header's message.
 #pragma once
 
 #include <memory>
@@ -12,7 +13,7 @@
 
 namespace mosaic::ucx {
 
-/// But for `interrupt`, called on the communication thread only; messages and ranks are as in mosaic/transport.h.
+/// Except for `interrupt`, used on the communication thread only. Messages and ranks are as in mosaic/transport.h.
 class Messages {
  public:
   explicit Messages(const Settings& settings);
@@ -22,12 +23,12 @@ class Messages {
 
   /// Connects this rank with those of other hosts. Throws Failure.
   void connect(MosaicBootstrap& bootstrap);
-  /// Any thread: `connect` and `wait` return early.
+  /// Makes `connect` and `wait` return early. May be called from any thread.
   void interrupt() const { connection_.interrupt(); }
 
   void send(MosaicMessage& message);
   void receive(MosaicMessage& message);
-  /// Whether anything moved.
+  /// Transfers the data that can be transferred now. Returns whether any was.
   bool progress();
   /// As `MosaicHostTransport::wait`; also returns once the descriptor `extraFd`, if any, is readable.
   void wait(int64_t nanoseconds, int (*ready)(void*), void* arg, int extraFd = -1) {
@@ -37,7 +38,7 @@ class Messages {
   bool isLost(uint32_t rank) const { return connection_.isLost(rank); }
   void abandon() { connection_.abandon(); }
   void close() { connection_.close(sentMessageCounts_); }
-  /// Whether UCX may still use memory of this.
+  /// Whether UCX may still use memory of this object.
   bool isInUse() const { return connection_.isInUse(); }
 
  private:
@@ -54,7 +55,7 @@ class Messages {
 
   MosaicMatches matches_ = nullptr;
   Connection connection_;
-  std::vector<uint64_t> sentMessageCounts_, receivedMessageCounts_;  // messages to and from each rank
+  std::vector<uint64_t> sentMessageCounts_, receivedMessageCounts_;  // by rank
   std::vector<Transfer*> activeTransfers_;
   std::vector<std::unique_ptr<Transfer>> transfers_;
   std::vector<Transfer*> freeTransfers_;

@@ -1,5 +1,5 @@
-// A transport of two: messages between ranks of one host go through shared memory, those between hosts over UCX. A rank
-// that waits sleeps in one poll for both.
+// Combines two transports: shared memory for messages between ranks of one host, and UCX for messages between hosts. A
+// waiting rank sleeps in one `poll` for both.
 #include "ucx/transport.h"
 
 #include <algorithm>
@@ -30,11 +30,11 @@ class Transport {
 
   MosaicTransport table_;
   MosaicHostTransport hostTable_;
-  /// By rank: on this rank's host.
+  /// By rank: whether it is on this rank's host.
   std::vector<bool> isLocal_;
   bool isSingleHost_ = false;
-  SharedMemory sharedMemory_;  // unless this rank is alone on its host
-  Messages remoteMessages_;    // to all others
+  SharedMemory sharedMemory_;  // connected unless this rank is alone on its host
+  Messages remoteMessages_;    // with ranks of other hosts
 };
 
 void Transport::connect(MosaicBootstrap& bootstrap) {
@@ -48,7 +48,8 @@ void Transport::connect(MosaicBootstrap& bootstrap) {
   remoteMessages_.connect(bootstrap);
 }
 
-/// Shared memory reduces where operands arrive, UCX does not: a group of several hosts leaves it to the engine.
+/// Shared memory reduces operands where they arrive. UCX does not, so reductions over several hosts are left to the
+/// engine.
 bool Transport::reduce(MosaicReduction& reduction) {
   const auto isLocalMessage = [this](const MosaicMessage& message) { return isLocal(message.peer); };
   if (!std::all_of(reduction.messages, reduction.messages + reduction.ranks - 1, isLocalMessage)) return false;
@@ -105,7 +106,7 @@ Transport::Transport(const Settings& settings) : table_{}, hostTable_{}, remoteM
     fromSelf(self).remoteMessages_.close();
   };
   hostTable_.free = [](void* self) {
-    // What UCX was stopped in the middle of refers to this for ever.
+    // Requests that UCX could not finish refer to this object, which is then leaked on purpose.
     if (!fromSelf(self).remoteMessages_.isInUse()) delete &fromSelf(self);
   };
 }

@@ -6,7 +6,7 @@
 
 namespace mosaic::ucx {
 
-/// A transport for one rank, over the library that was loaded; its `free` frees it.
+/// Returns a transport for one rank, over the loaded library. Its `free` frees it.
 const MosaicTransport* openTransport(const Settings& settings);
 
 }  // namespace mosaic::ucx

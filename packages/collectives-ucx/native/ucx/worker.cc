@@ -10,20 +10,21 @@ namespace mosaic::ucx {
 
 namespace {
 
-// Ranks of one process make their contexts at the same time; UCX's own start is not meant for that.
+// Ranks of one process make their contexts concurrently, but UCX's initialization is not thread-safe.
 std::mutex contextMutex;
 
-/// What suits large messages and failures, unless the user has set it: variables without UCX_.
+/// Settings for large messages and for failures, unless the user has set them. The names are without UCX_. Reasons:
 ///
-/// - Protocols of version 2 leave receives from a lost peer under way for ever, and crash in the clean-up.
-/// - TCP sends copies, not the caller's memory (no elements of `sendmsg`): where a peer dies while memory is sent, UCX
-///   completes the send twice (`uct_tcp_ep_sendv`, in all versions up to 1.23), and builds with assertions abort.
-/// - TCP copies and sends a segment at a time: with UCX's own 8 KiB the calls cost a third of the bandwidth, and from
-///   64 KiB a segment leaves the cache between its copy and its `send`.
-/// - Copies between processes (CMA, KNEM, XPMEM) may write into a tensor after this rank has failed: without them
-///   bytes arrive only in this rank's own `progress`.
+/// - Protocols of version 2 never complete receives from a lost peer, and crash in the clean-up.
+/// - TCP must send copies rather than the caller's memory (no elements of `sendmsg`). If a peer dies while memory is
+///   sent, UCX completes the send twice (`uct_tcp_ep_sendv`, in all versions up to 1.23), and builds with assertions
+///   abort.
+/// - TCP copies and sends one segment at a time. With UCX's default of 8 KiB the calls cost a third of the bandwidth.
+///   From 64 KiB on, a segment leaves the cache between its copy and its `send`.
+/// - Copies between processes (CMA, KNEM, XPMEM) may write into a tensor after this rank has failed. Without them, data
+///   arrives only in this rank's own `progress`.
 constexpr const char* kSettings[][2] = {{"PROTO_ENABLE", "n"}, {"TLS", "^cma,knem,xpmem"}};
-/// Of its TCP transport: without UCX_TCP_.
+/// Settings of the TCP transport. The names are without UCX_TCP_.
 constexpr const char* kTcpSettings[][2] = {
     {"MAX_IOV", "0"}, {"TX_SEG_SIZE", "32K"}, {"RX_SEG_SIZE", "64K"}, {"USER_TIMEOUT", "5s"}};
 
@@ -40,7 +41,8 @@ class Config {
   void setOption(const std::string& name, const std::string& value) {
     check(library().functions.configModify(config_, name.c_str(), value.c_str()), "ucx: UCX_" + name + "=" + value);
   }
-  /// Version 1.13 takes such names without "TCP_", and ignores what it does not have; others may differ.
+  /// Sets both names, because version 1.13 expects names without "TCP_" and others may differ. Unknown names are
+  /// ignored.
   void setTcpOption(const std::string& name, const std::string& value) {
     library().functions.configModify(config_, ("TCP_" + name).c_str(), value.c_str());
     library().functions.configModify(config_, name.c_str(), value.c_str());

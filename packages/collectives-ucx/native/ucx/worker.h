@@ -1,5 +1,5 @@
-// One rank's UCX: a context, a worker, and an endpoint to each other rank. All but the constructor's caller is the
-// communication thread.
+// One rank's use of UCX: a context, a worker, and an endpoint to each other rank. Used by the communication thread
+// only; any thread may destroy it once that has ended.
 #pragma once
 
 #include <string>
@@ -9,7 +9,7 @@
 
 namespace mosaic::ucx {
 
-/// Empty: UCX chooses.
+/// Settings of UCX. An empty text leaves the choice to UCX.
 struct Settings {
   std::string network;  // UCX_NET_DEVICES
   std::string ports;    // UCX_TCP_PORT_RANGE
@@ -17,23 +17,24 @@ struct Settings {
 
 class Worker {
  public:
-  /// Throws Failure where UCX refuses the settings, or finds no network.
+  /// Throws Failure if UCX rejects the settings or finds no network.
   Worker(const Settings& settings, uint32_t ranks);
-  /// Only in order: what UCX still has under way must have been cancelled, or be of no interest.
+  /// All requests must have completed or been cancelled.
   ~Worker();
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
 
-  /// By which other workers make endpoints to this one.
+  /// Returns the address by which other workers make endpoints to this one.
   std::string address() const;
-  /// Null where no network of this host reaches that address. `onError` is called, in `progress`, once the endpoint
+  /// Returns null if no network of this host reaches the address. `onError` is called in `progress` once the endpoint
   /// has failed.
   ucp_ep_h createEndpoint(const std::string& address, const ucp_err_handler_t& onError) const;
   ucp_worker_h handle() const { return worker_; }
 
-  /// Whether anything moved.
+  /// Progresses UCX. Returns whether there was anything to do.
   bool progress() const { return library().functions.workerProgress(worker_) != 0; }
-  /// From now on `fd` becomes readable when `progress` has something to do. False: it has already.
+  /// Arms the worker, so that `fd` becomes readable when `progress` has something to do. Returns false if it already
+  /// has.
   bool arm() const;
   int fd() const { return fd_; }
 
@@ -43,7 +44,7 @@ class Worker {
   int fd_ = -1;
 };
 
-/// Throws Failure for a status that is an error: `context`: the status in UCX's words.
+/// Throws Failure for a status that is an error. Its text is `context`, followed by UCX's text for the status.
 void check(ucs_status_t status, const std::string& context);
 
 }  // namespace mosaic::ucx

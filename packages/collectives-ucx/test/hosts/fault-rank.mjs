@@ -1,5 +1,6 @@
-// A rank of faults.mjs: rings of messages and all-reduces without end, or `rounds` of them, over UCX between hosts. After a failure it
-// checks that no tensor which was only read has changed. One rank may misbehave: "mismatch", "late", "throws".
+// A rank of faults.mjs. It runs ring exchanges and all-reduces over UCX between hosts, endlessly or for `rounds`. After
+// a failure it checks that no tensor that was only read has changed. One rank may misbehave: "mismatch", "late",
+// "throws".
 import { createHash } from "node:crypto";
 import { openSync, readSync } from "node:fs";
 import { setTimeout as sleep } from "node:timers/promises";
@@ -35,7 +36,7 @@ try {
     world.allReduce(receiveBuffer).wait();
     await device.stream.synchronize();
     if (rounds !== undefined) hash.update(Buffer.from((await receiveBuffer.read()).buffer));
-    // A rank that misbehaves in round 4 or later does so when all have printed this.
+    // A rank that misbehaves does so in round 4 or later, when all ranks have printed this.
     if (round === 1) console.log("streaming");
   }
   console.log(`digest ${hash.digest("hex")}`);
@@ -45,7 +46,9 @@ try {
 }
 await ctx.close();
 
-/** Whether the operand that is only sent has its values still: read where it lies, for the device no longer serves reads. */
+/**
+ * Whether the operand that is only sent is unchanged. Reads its memory directly, because a failed device rejects reads.
+ */
 function isUnchanged() {
   const bytes = Buffer.alloc(sendBuffer.storage.byteLength);
   const memory = openSync("/proc/self/mem");

@@ -1,5 +1,6 @@
-// Faults of jobs over three hosts, drawn at random: `npm run test:faults -- [--count 1000] [--seed 1] [--only "rank is killed"]`. Each job ends
-// in the error that the fault has, names rank and host, in time, and leaves no process; what degrades only completes with the same bits.
+// Injects random faults into jobs on three hosts: `npm run test:faults -- [--count 1000] [--seed 1] [--only "rank is
+// killed"]`. Each job must end in time with the error of the fault, name rank and host, and leave no process. A job
+// that a fault only slows down must complete with the same bits.
 import { execFileSync, spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -22,7 +23,7 @@ const launcher = join(
 );
 const program = join(import.meta.dirname, "fault-rank.mjs");
 const HOSTS = 3;
-/** Seconds after which a collective times out, and within which a job ends, from the fault or from the end of its deadline. */
+/** Timeout of collectives in seconds; maximum milliseconds from the fault, or from the timeout, to the end of a job. */
 const TIMEOUT = 3;
 const LIMIT_MS = 5000;
 const workDirectory = mkdtempSync(join(tmpdir(), "mosaic-faults-"));
@@ -78,7 +79,7 @@ class Job {
     }
   }
 
-  /** The process of a rank, or of a launcher. */
+  /** Returns the process id of a rank or of a launcher. */
   findPid(processKind, host) {
     const [foundPid] = listHostPids(host).filter((pid) => {
       const command = execFileSync("cat", [`/proc/${pid}/cmdline`], { encoding: "utf8" }).split("\0");
@@ -94,7 +95,10 @@ class Job {
 const firstRankOfHost = { 0: 0, 1: 2, 2: 3 };
 const lostNodePattern = (host) => new RegExp(`node ${host}\\b.*(was lost|lost)|lost .*node ${host}\\b`, "s");
 
-/** What can happen: how the job is started, what is done while it streams, and what its launchers then exit with and print. */
+/**
+ * The faults: how the job is started, the action while it streams, and the expected exit codes and output of its
+ * launchers.
+ */
 const faults = {
   "rank is killed": ({ host }) => ({
     act: (job) => process.kill(job.findPid("rank", host), "SIGKILL"),
@@ -202,7 +206,8 @@ async function runWithFault(name, seed) {
     fault.act?.(job);
     let faultTime = performance.now();
     if (fault.refused !== undefined) {
-      // It ends. The others wait: for it where it was rejected alone, or for the first host, where all that were there have ended.
+      // The rejected launcher exits. The others keep waiting: for it, if only it was rejected, or else for the first
+      // host.
       const { code, at } = await job.nodes[fault.refused].ended;
       check(at - startTime < LIMIT_MS, `refused after ${(at - startTime).toFixed(0)} ms`, job);
       check(code === 2, `exit code ${code} of the refused launcher`, job);

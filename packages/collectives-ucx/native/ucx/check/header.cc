@@ -1,4 +1,4 @@
-// Compares what ucx/api.h declares with UCX's own header, where that is at hand. Compiled, never linked.
+// Compares the declarations of ucx/api.h with UCX's own header, if that is available. Compiled, never linked.
 #include <cstddef>
 #include <cstdint>
 #include <ctime>
@@ -59,7 +59,7 @@ static_assert(vendor::UCP_ERR_HANDLING_MODE_PEER == mosaic::ucx::kErrorHandlingP
 static_assert(vendor::UCP_OP_ATTR_FIELD_CALLBACK == mosaic::ucx::kOpCallback);
 static_assert(vendor::UCP_OP_ATTR_FIELD_USER_DATA == mosaic::ucx::kOpUserData);
 
-// How callbacks are called.
+// The types of callbacks.
 static_assert(check::hasSameAbi<std::remove_pointer_t<::ucp_send_nbx_callback_t>,
                                 std::remove_pointer_t<vendor::ucp_send_nbx_callback_t>>);
 static_assert(check::hasSameAbi<std::remove_pointer_t<::ucp_tag_recv_nbx_callback_t>,
