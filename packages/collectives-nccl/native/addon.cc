@@ -1,4 +1,4 @@
-// What JavaScript calls: NCCL is found and a transport is made here, which the engine of @mosaic/runtime drives.
+// The exports to JavaScript. They find NCCL and make a transport, which the engine of @mosaic/runtime drives.
 #include <napi.h>
 
 #include "mosaic/rethrow_as_js_error.h"
@@ -8,10 +8,10 @@ namespace mosaic::nccl {
 
 namespace {
 
-/// Changes whenever the two sides would misunderstand each other; its counterpart is in src/addon.ts.
+/// Version of the interface to JavaScript. Its counterpart, `protocol` in src/addon.ts, must be equal.
 constexpr int32_t kBindingVersion = 3;
 
-// load(candidates): [version, path] of NCCL.
+// load(candidates): loads NCCL and returns [version, path].
 Napi::Value loadNccl(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto argument = info[0].As<Napi::Array>();
@@ -25,7 +25,7 @@ Napi::Value loadNccl(const Napi::CallbackInfo& info) {
   });
 }
 
-// open({ minCtas, maxCtas, netName, warmUp }): the address of a `MosaicTransport`.
+// open({ minCtas, maxCtas, netName, warmUp }): returns the address of a `MosaicTransport`.
 Napi::Value open(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
     const auto argument = info[0].As<Napi::Object>();

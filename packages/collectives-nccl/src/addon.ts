@@ -4,17 +4,20 @@ import { type Environment, findAddon, loadAddon, sitePackages, translateErrors }
 
 const libraryNames = ["libnccl.so.2", "libnccl.so"] as const;
 
-/** Where NCCL may be, best first: MOSAIC_NCCL_LIBRARY and nothing else, or the usual names, then Python's packages. */
+/**
+ * Returns paths of NCCL in order of preference: only MOSAIC_NCCL_LIBRARY if it is set, else the usual names, then
+ * Python packages.
+ */
 export function libraryCandidates(env: Environment = process.env): readonly string[] {
   if (env.MOSAIC_NCCL_LIBRARY) return [env.MOSAIC_NCCL_LIBRARY];
-  // NVIDIA's packages lie in a directory each, or since CUDA 13 some of them in one.
+  // NVIDIA's packages have a directory each. Since CUDA 13, some of them share one.
   const pythonLibraries = sitePackages(env).flatMap((directory) =>
     ["nccl", "cu13"].map((packageDirectory) => join(directory, "nvidia", packageDirectory, "lib", libraryNames[0])),
   );
   return [...libraryNames, ...new Set(pythonLibraries.filter((file) => existsSync(file)))];
 }
 
-/** How a transport uses NCCL; 0 and "" leave it to NCCL. */
+/** Options of a transport. 0 and "" leave the choice to NCCL. */
 interface TransportOptions {
   readonly minCtas: number;
   readonly maxCtas: number;
@@ -22,19 +25,21 @@ interface TransportOptions {
   readonly warmUp: boolean;
 }
 
-/** The exports of native/addon.cc, which documents each. Failures are errors whose `code` is a number. */
+/**
+ * The exports of native/addon.cc, which documents each of them. Failures are thrown as errors with a numeric `code`.
+ */
 interface NcclAddon {
   readonly protocol: number;
   load(candidates: readonly string[]): readonly [version: string, path: string];
   open(options: TransportOptions): number;
 }
 
-/** Where the addon of this platform lies. */
+/** Path of the addon for this platform. */
 const addonPath: string = findAddon("mosaic_collectives_nccl", import.meta.url);
 
 let cachedAddon: NcclAddon | undefined;
 
-/** The addon, loaded when it is first needed; it needs neither CUDA nor NCCL. */
+/** Returns the addon, which is loaded at the first call. It needs neither CUDA nor NCCL. */
 function loadNcclAddon(): NcclAddon {
   cachedAddon ??= loadAddon<NcclAddon>({
     packageName: "@mosaic/collectives-nccl",
@@ -46,30 +51,30 @@ function loadNcclAddon(): NcclAddon {
   return cachedAddon;
 }
 
-/** Loads NCCL, once for the process: its version, and where it was found. */
+/** Loads NCCL, once per process. Returns its version and its path. */
 export function loadNccl(): readonly [version: string, path: string] {
   return translateErrors(() => loadNcclAddon().load(libraryCandidates()));
 }
 
-/** Makes the transport of one rank: the address of a `MosaicTransport`. NCCL must have been loaded. */
+/** Makes the transport of one rank. Returns the address of its `MosaicTransport`. NCCL must have been loaded. */
 export function openTransport(options: TransportOptions): number {
   return translateErrors(() => loadNcclAddon().open(options));
 }
 
-/** The NCCL of this machine. */
+/** Information about the NCCL of this machine. */
 export interface NcclSystem {
-  /** "2.27.3" */
+  /** Version, for example "2.27.3". */
   readonly version: string;
-  /** The library that was loaded. */
+  /** Path of the loaded library. */
   readonly library: string;
   /** The NCCL_* variables of the environment, which choose networks, transports and algorithms. */
   readonly settings: Readonly<Record<string, string>>;
 }
 
 /**
- * The NCCL that `nccl()` would use. It needs no GPU.
+ * Returns information about the NCCL that `nccl()` would use. Requires no GPU.
  *
- * @throws DeviceError that reports what is missing, or too old, and what to do about it; AddonLoadError.
+ * @throws DeviceError that reports what is missing or too old, and the remedy; AddonLoadError.
  */
 export function ncclSystem(): NcclSystem {
   const [version, library] = loadNccl();

@@ -21,7 +21,7 @@ import {
 } from "@mosaic/runtime";
 import { loadNccl, openTransport as openNccl } from "./addon.ts";
 
-/** NCCL has 64 channels at most. */
+/** NCCL supports at most 64 channels. */
 const ctaCountRange = { min: 1, max: 64, optional: true } as const;
 const timeoutSecondsRange = {
   above: 0,
@@ -31,40 +31,43 @@ const timeoutSecondsRange = {
 } as const;
 
 export const ncclOptions = defineOptions("nccl", {
-  /** Seconds that a collective may take. Default: what `init` was given, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
+  /** Seconds that a collective may take. Default: the option of `init`, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
   timeout: option.number(timeoutSecondsRange),
-  /** Seconds to wait for the other ranks, and for NCCL to connect them. Default: as long as a collective may take. */
+  /** Seconds to wait for the other ranks, and again for NCCL to connect them. Default: the timeout of collectives. */
   connectTimeout: option.number(timeoutSecondsRange),
-  /** Distinguishes worlds that form at the same time in one job. Default: "world". */
+  /** A name that distinguishes worlds that form at the same time in one job. Default: "world". */
   name: option.string({ optional: true }),
   /**
-   * Thread blocks that NCCL may use at least. Each takes a multiprocessor from attention while it runs; a ring inside a node
-   * needs few, links between nodes more. Default: NCCL decides.
+   * Minimum number of CTAs (thread blocks) that NCCL uses. Each occupies a multiprocessor, which attention cannot use
+   * meanwhile. A ring inside a node needs few CTAs, links between nodes need more. Default: NCCL decides.
    */
   minCtas: option.integer(ctaCountRange),
-  /** Thread blocks that NCCL may use at most. Default: NCCL decides. */
+  /** Maximum number of CTAs (thread blocks) that NCCL uses. Default: NCCL decides. */
   maxCtas: option.integer(ctaCountRange),
   /**
-   * The network between the hosts, over which ranks rendezvous in NCCL, and which its sockets use: an interface, "eth1", or a subnet,
-   * "10.1.0.0/16"; several are separated by commas. Becomes NCCL_SOCKET_IFNAME, unless the environment has that. Default: NCCL decides.
+   * The network between the hosts, for the rendezvous in NCCL and for its sockets: an interface ("eth1") or a subnet
+   * ("10.1.0.0/16"). Several are separated by commas. Sets NCCL_SOCKET_IFNAME, unless it is in the environment.
+   * Default: NCCL decides.
    */
   network: option.string({ optional: true }),
-  /** What moves data between hosts, by NCCL's name: "IB", "Socket". Default: NCCL decides. */
+  /** NCCL's name of the network plugin for data between hosts, such as "IB" or "Socket". Default: NCCL decides. */
   netName: option.string({ optional: true }),
   /**
-   * Makes every connection at once, when ranks join a group. Without, a group of many ranks opens faster, and the first
-   * transfer between two of them takes longer. Default true.
+   * Makes all connections of a group when it is created. If false, a group of many ranks opens faster, but the first
+   * transfer between two of its ranks takes longer. Default true.
    */
   warmUp: option.boolean({ default: true }),
-  /** This rank's host, as NCCL sees it (NCCL_HOSTID): ranks that share a GPU need one each. Default: the host's. */
+  /**
+   * Id of this rank's host for NCCL (NCCL_HOSTID). Ranks that share a GPU need different ids. Default: the host's id.
+   */
   hostId: option.string({ optional: true }),
 });
-/** How NCCL is used. All of it has defaults. */
+/** Options of `nccl`. All have defaults. */
 export type NcclOptions = OptionsOf<typeof ncclOptions>;
-/** The same, checked. */
+/** Checked options. */
 type NcclSettings = ResolvedOptionsOf<typeof ncclOptions>;
 
-/** @throws OptionError that names the first option that will not do. */
+/** @throws OptionError that names the first invalid option. */
 function parseOptions(options: NcclOptions | undefined): NcclSettings {
   const settings = ncclOptions.parse(options);
   const { minCtas, maxCtas } = settings;
@@ -78,7 +81,7 @@ function parseOptions(options: NcclOptions | undefined): NcclSettings {
   return settings;
 }
 
-/** Throws unless these collectives serve the device. */
+/** Throws an OptionError unless the device is a CUDA device with a port. */
 function checkDevice(device: Device): void {
   if (device.type === "cuda" && device.stream.port !== undefined) return;
   throw new OptionError({
@@ -90,15 +93,15 @@ function checkDevice(device: Device): void {
 }
 
 /**
- * Collectives for ranks on NVIDIA GPUs, over NCCL 2.18 or newer, which is loaded when the ranks connect: from
- * MOSAIC_NCCL_LIBRARY, else by its usual names, else from Python's packages.
+ * Collectives for ranks on NVIDIA GPUs, over NCCL 2.18 or newer. NCCL is loaded when the ranks connect: from
+ * MOSAIC_NCCL_LIBRARY, else by its usual names, else from Python packages.
  *
- * Processes rendezvous through the agent of their host, which `mosaic-run` provides; where something else started them, the
- * first rank of a host starts one. The group that `connect` resolves to has the contract of all process groups: what a collective does is enqueued, runs on a
- * stream of its own beside compute, and reductions give all ranks the same bits.
+ * Processes rendezvous through the agent of their host. `mosaic-run` provides it; under other launchers the first rank
+ * of a host starts one. The group that `connect` resolves to has the contract of all process groups: collectives are
+ * enqueued, run on a separate stream concurrently with compute, and reductions have the same bits on all ranks.
  *
- * @throws OptionError for options that do not exist; `connect` rejects with DeviceError, which reports what to install,
- * where there is no NCCL, or too old a one, and with CollectiveTimeoutError, which names the ranks that are missing.
+ * @throws OptionError for unknown options. `connect` rejects with DeviceError, which reports what to install, if NCCL
+ * is missing or too old, and with CollectiveTimeoutError, which names the missing ranks.
  * @example
  * ```ts
  * import { nccl } from "@mosaic/collectives-nccl";
@@ -115,32 +118,33 @@ export function nccl(options?: NcclOptions): Collectives {
   };
 }
 
-/** How a rank is connected over NCCL, which is loaded here. */
+/** Returns the options to connect a rank over NCCL. Loads NCCL. */
 function createRankOptions(connectOptions: ConnectOptions, options: NcclSettings): Omit<ConnectRankOptions, "control"> {
   checkDevice(connectOptions.device);
   const timeout = resolveTimeout(options.timeout ?? connectOptions.timeout);
   const { connectTimeout = timeout, minCtas = 0, maxCtas = 0, network, netName = "", warmUp } = options;
-  // NCCL reads these once, when it starts. "=": these interfaces, and none whose name begins alike.
+  // NCCL reads these variables once, when it is initialized. "=" selects exactly these interfaces, rather than all
+  // whose names begin with them.
   if (network !== undefined) {
     process.env.NCCL_SOCKET_IFNAME ??= `=${findInterfaces(network, "nccl: network").join(",")}`;
   }
   if (options.hostId !== undefined) process.env.NCCL_HOSTID = options.hostId;
-  // Likewise; else it would connect the ranks once more when a large operation first takes another of its algorithms.
+  // Also read once. Otherwise NCCL would connect the ranks again when a large operation first uses another algorithm.
   if (warmUp) process.env.NCCL_RUNTIME_CONNECT ??= "0";
   loadNccl();
   const openTransport = (): number => openNccl({ minCtas, maxCtas, netName, warmUp });
   return { ...connectOptions, timeout, connectTimeout, openTransport };
 }
 
-/** What a world of one process takes: `init`'s options, a device for each rank, and NCCL's. */
+/** Options of a world in one process: the options of `init`, a device for each rank, and the options of `nccl`. */
 export interface NcclWorldOptions extends WorldOptions {
   readonly nccl?: NcclOptions;
 }
 
 /**
- * Many ranks in this process, each on a GPU of its own, all driven by this thread: for tests and debuggers.
+ * Opens many ranks in this process, each on its own GPU, all driven by this thread. It is for tests and debuggers.
  *
- * @throws as `nccl` does; NCCL refuses two ranks of one process on one GPU.
+ * @throws The errors of `nccl`. NCCL rejects two ranks of one process on one GPU.
  */
 export async function world(size: number, worldOptions: NcclWorldOptions): Promise<readonly Context[]> {
   const isValidSize = Number.isSafeInteger(size) && size >= 1;
@@ -149,11 +153,13 @@ export async function world(size: number, worldOptions: NcclWorldOptions): Promi
   expectValue("world", isOptionsObject, "an options object, { device }", worldOptions);
   const { nccl, ...options } = worldOptions;
   const settings = parseOptions(nccl);
-  // This thread posts for all ranks in turn: NCCL must not make one wait for another when it launches.
+  // This thread posts for all ranks in turn, so a launch of one rank in NCCL must not wait for other ranks.
   process.env.NCCL_RUNTIME_CONNECT ??= "0";
-  // Of the same process, NCCL would look into tensors, which lie in a pool that only their own GPU reaches.
+  // Otherwise NCCL would access tensors of other ranks in the same process directly. Their memory pool is accessible
+  // only to their own GPU.
   process.env.NCCL_P2P_DIRECT_DISABLE ??= "1";
-  // Nor may a kernel's first start: to load it then, CUDA waits for the GPU, which may wait for a rank that comes later.
+  // The first launch of a kernel must not wait, either. To load a kernel lazily, CUDA waits for the GPU, which may wait
+  // for a rank that posts later.
   if (size > 1) process.env.CUDA_MODULE_LOADING ??= "EAGER";
   const collectives = createInProcessCollectives({
     ...{ name: "nccl", size, check: checkDevice },

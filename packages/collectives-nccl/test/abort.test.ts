@@ -3,8 +3,8 @@ import { promisify } from "node:util";
 import { expect, test } from "vitest";
 import { emulatedLibraries } from "./emulated.ts";
 
-// An operation of the world never ends, and one of a part lies behind it on the same stream: what aborts the part
-// first, and waits for it, waits for ever.
+// An operation of the world never completes, and one of a split group is queued behind it on the same stream. If the
+// split group's communicator were aborted first, the abort would wait forever.
 test("communicators that share a stream are aborted together", async () => {
   const resolveModule = (module: string): string => JSON.stringify(import.meta.resolve(module));
   const script = `const { world } = await import(${resolveModule("../dist/index.js")});
@@ -18,7 +18,7 @@ test("communicators that share a stream are aborted together", async () => {
     const errors = await Promise.all(xs.map((x) => x.read().then(() => "nothing", ({ name }) => name)));
     await Promise.all(contexts.map((ctx) => ctx.close()));
     process.stdout.write(JSON.stringify(errors));`;
-  // Three launches connect the ranks; the fourth hangs.
+  // The first three launches are the warm-up; the fourth hangs.
   const env = { ...process.env, ...emulatedLibraries, MOSAIC_EMULATED_NCCL_HANG: "4" };
   const node = ["--input-type=module", "--eval", script];
   const { stdout } = await promisify(execFile)(process.execPath, node, { env, timeout: 30_000 });

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { openRanks, tensor } from "./ranks.ts";
 
-// NCCL compares a least and a most even where one of them is left to it.
+// NCCL compares minCTAs and maxCTAs even if one of them is undefined.
 test.each([{ minCtas: 8 }, { maxCtas: 8 }, { minCtas: 8, maxCtas: 8 }])(
   "NCCL takes %j, for the parts too",
   async (nccl) => {

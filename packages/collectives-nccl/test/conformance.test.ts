@@ -4,7 +4,7 @@ import { test } from "vitest";
 import { world } from "../src/index.ts";
 import { runsOnGpu } from "./emulated.ts";
 
-// Real NCCL takes one rank of a process on one GPU; processes.test.ts has the suite for more.
+// Real NCCL accepts only one rank of a process per GPU. processes.test.ts runs the suite with more ranks.
 const suite = collectivesSuite(
   (size, { wrapDevice, ...options }) => world(size, { ...options, device: () => wrapDevice(cuda()) }),
   {

@@ -6,10 +6,11 @@ import { promisify } from "node:util";
 import { expect, onTestFinished, test } from "vitest";
 import { emulatedLibraries } from "./emulated.ts";
 
-// Each in a process of its own, for a process loads NCCL once. The stand-ins fail as their settings state.
+// Each case runs in a separate process, because a process loads NCCL only once. The emulated libraries fail as
+// configured.
 interface FailureCase {
   readonly what: string;
-  /** On top of the stand-ins'. */
+  /** Environment variables in addition to those of the emulated libraries. */
   readonly env: Readonly<Record<string, string>>;
   readonly code: string;
   readonly name: string;
@@ -17,7 +18,7 @@ interface FailureCase {
 }
 
 const openWorldCode = "await world(2, { device: () => cuda(), timeout: 1, nccl: { connectTimeout: 1 } })";
-// What rank 1 throws, which may be first, depends on rank 0.
+// Rank 1 may fail first, but its error depends on rank 0.
 const useWorldCode = `const contexts = ${openWorldCode};
   const xs = contexts.map((ctx) => full(ctx, [4], 1));
   const reduce = (ctx) => ctx.world.allReduce(xs[ctx.rank]).wait();
@@ -153,7 +154,7 @@ test("takes the next NCCL where one that loads cannot be used", async () => {
   expect(message).toBe("2.27.3");
 });
 
-/** What `code` throws in a process with that environment; a hang is killed. */
+/** Resolves to the error that `code` throws in a process with this environment. The process is killed if it hangs. */
 async function getError(code: string, env: FailureCase["env"]): Promise<{ name: string; message: string }> {
   const resolveModule = (module: string): string => JSON.stringify(import.meta.resolve(module));
   const script = `const { nccl, ncclSystem, world } = await import(${resolveModule("../dist/index.js")});

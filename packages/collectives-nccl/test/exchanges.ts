@@ -2,13 +2,16 @@ import { createHash } from "node:crypto";
 import type { Context, ProcessGroup, Tensor } from "@mosaic/core";
 import { tensor } from "./ranks.ts";
 
-/** Elements of each rank: more than a socket holds, and nothing divides them. */
+/** Elements of each rank: more than fit into a socket buffer, and not divisible by the number of ranks. */
 const count = 300_007;
 
 const values = (rank: number, length: number): Float32Array =>
   Float32Array.from({ length }, (_, i) => Math.fround(Math.sin((rank + 1) * (i + 1))));
 
-/** SHA-256 of what every collective gives this rank, on the group of all ranks and on those of its mesh axes. */
+/**
+ * Resolves to the SHA-256 of this rank's results of every collective, in the group of all ranks and in those of its
+ * mesh axes.
+ */
 export async function computeExchangeDigest(ctx: Context): Promise<string> {
   const hash = createHash("sha256");
   const groups = [ctx.world, ...Object.keys(ctx.mesh.shape).map((axis) => ctx.mesh.group(axis))];

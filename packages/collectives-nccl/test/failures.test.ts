@@ -7,21 +7,22 @@ import { world } from "../src/index.ts";
 import { emulate } from "./emulated.ts";
 import { openRanks, tensor } from "./ranks.ts";
 
-// NCCL takes one rank of a process on one GPU, and there may be but one.
+// Always emulated, because NCCL accepts only one rank of a process per GPU, and there may be only one GPU.
 emulate();
 
-// What NCCL can carry out all the same, it does: as many bytes, another dtype.
+// NCCL executes mismatched calls that have equal sizes in bytes, such as calls of different dtypes, so notice comes
+// late.
 const suite = failureSuite(
   (size, { wrapDevice, ...options }) => world(size, { ...options, device: () => wrapDevice(cuda({ index: 0 })) }),
   { lateNotice: true },
 );
 
-// Most of their time they wait.
+// Run concurrently, because the tests wait most of the time.
 test.concurrent.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
 const mismatchRemedy = "; all ranks of a group must call the same collectives in the same order, with the same shapes";
 
-/** Ranks 0 and 1 wait in operations of which neither can complete. */
+/** Returns the mismatch that ranks 0 and 1 report, both of which wait in operations that cannot complete. */
 async function getMismatch(xs: readonly Tensor[]): Promise<string> {
   const errors = await Promise.all(xs.slice(0, 2).map((x) => x.read().catch((error: unknown) => error)));
   expect(errors.map((error) => (error as Error).constructor)).toEqual([
@@ -79,7 +80,7 @@ test("a rank that exited is missing for nothing that it has called", async () =>
   ranks.groups[0]!.broadcast(sentTensor, 0);
   ranks.groups[0]!.sendRecv([{ tensor: sentTensor, to: 2 }]);
   await ranks.groups[0]![Symbol.asyncDispose]();
-  // Rank 2 needs rank 0, which has exited, and rank 1, which is not there yet.
+  // Rank 2 needs rank 0, which has exited, and rank 1, which has not called the operations yet.
   ranks.groups[2]!.broadcast(receivedTensor.slice(0, 0, 1), 0);
   ranks.groups[2]!.sendRecv([
     { tensor: receivedTensor.slice(0, 0, 1), from: 0 },
@@ -95,7 +96,7 @@ test("a rank that exited is missing for nothing that it has called", async () =>
   );
 });
 
-/** Waits until calls fail, on the host alone; a moment later all that was posted has failed, too. */
+/** Waits on the host until calls fail. Shortly afterwards, all posted operations have failed, too. */
 async function waitUntilCallsFail(group: ProcessGroup): Promise<void> {
   const callFails = (): boolean => {
     try {
@@ -109,7 +110,8 @@ async function waitUntilCallsFail(group: ProcessGroup): Promise<void> {
   await delay(50);
 }
 
-// An event of it that compute has not reached yet is recorded again, on another stream: the wait for either must end.
+// The failed collective's event, which compute has not reached yet, is reused on another stream. Waits for either must
+// end.
 test("a collective that fails before its operands are ready does not hold up compute", async () => {
   await using ranks = await openRanks(2);
   await using gate = await openRanks(2);

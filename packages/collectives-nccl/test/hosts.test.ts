@@ -1,5 +1,5 @@
-// Two hosts of two ranks each, which are network namespaces with a host name of their own: `npm run test:hosts` makes them. Launchers, agents
-// and the stand-in for NCCL reach the other host over the bridge alone.
+// Tests two hosts with two ranks each. The hosts are network namespaces with their own host names, which `npm run
+// test:hosts` makes. Launchers, agents and the emulated NCCL reach the other host only over the bridge.
 import { execFileSync, spawn } from "node:child_process";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
@@ -29,10 +29,10 @@ interface RankEvent {
 
 type Environment = Readonly<Record<string, string>>;
 
-/** The launchers of a job on n0 and n1, and what their ranks report. */
+/** The launchers of a job on n0 and n1, and the events that their ranks report. */
 class Job {
   readonly exitCodes: readonly Promise<number | null>[];
-  /** Of each stream: lines of two would mingle in one text. */
+  /** Output by stream. In one text, lines of two streams would be mixed. */
   readonly #outputs: string[] = [];
 
   constructor(scenario: string, env: Environment = {}) {
@@ -50,7 +50,7 @@ class Job {
 
   #launch(host: number, scenario: string, env: Environment): Promise<number | null> {
     const options = ["-N", "2", "--node-rank", `${host}`, "--rdzv-endpoint", "10.77.0.10:29400", "-n", "2"];
-    // Ranks have the time to report their errors before they are killed.
+    // The grace period gives ranks time to report their errors before they are killed.
     const command = [process.execPath, launcher, ...options, "--failure-grace", "8s", program, scenario];
     const namespacedCommand = ["unshare", "--uts", "sh", "-c", `hostname n${host}; exec "$@"`, "sh", ...command];
     const child = spawn("ip", ["netns", "exec", `n${host}`, ...namespacedCommand], { env: { ...process.env, ...env } });
@@ -61,7 +61,7 @@ class Job {
     return new Promise((resolve) => child.on("close", resolve));
   }
 
-  /** All processes of a host, at once. */
+  /** Kills all processes of a host at the same time. */
   killHost(host: number): void {
     const pids = execFileSync("ip", ["netns", "pids", `n${host}`], { encoding: "utf8" })
       .split("\n")
@@ -70,13 +70,13 @@ class Job {
       try {
         process.kill(Number(pid), "SIGKILL");
       } catch (error) {
-        // It ended meanwhile.
+        // The process has exited meanwhile.
         if ((error as NodeJS.ErrnoException).code !== "ESRCH") throw error;
       }
     }
   }
 
-  /** The event of each of these ranks, once all have it. */
+  /** Resolves to the event of each of these ranks, once all have reported it. */
   async waitForEvents(event: string, ranks: readonly number[]): Promise<readonly RankEvent[]> {
     const findEvents = (): readonly RankEvent[] => {
       const lines = [...this.#outputs.join("\n").matchAll(/\{"event":.*\}$/gm)].map(
@@ -94,7 +94,7 @@ class Job {
   }
 }
 
-/** Bytes that a host has sent to the others. */
+/** Returns the bytes that a host has sent to the others. */
 function bytesSent(host: number): number {
   const linkJson = execFileSync("ip", ["-json", "-stats", "link", "show", `v${host}`], { encoding: "utf8" });
   const [link] = JSON.parse(linkJson) as { readonly stats64: { readonly rx: { readonly bytes: number } } }[];
@@ -113,7 +113,7 @@ test("every collective, on all ranks and along the axes of the mesh, has the bit
   expect(events.map(({ digest }) => digest)).toEqual(expected);
   expect(events.map(({ interfaces }) => interfaces)).toEqual(allRanks.map(() => "=eth0"));
   expect(await Promise.all(job.exitCodes)).toEqual([0, 0]);
-  // Each rank sends its share of the gather to two of the other host, to name one.
+  // A lower bound: in the all-gather alone, each of two ranks sends its share to two ranks of the other host.
   expect(bytesSent(0) - bytesBefore).toBeGreaterThan(2 * 2 * 300_007 * 4);
 });
 

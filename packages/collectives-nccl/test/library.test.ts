@@ -4,7 +4,7 @@ import { dirname, join } from "node:path";
 import { expect, onTestFinished, test } from "vitest";
 import { libraryCandidates } from "../src/addon.ts";
 
-/** A directory with these files in it. */
+/** Creates a directory with these files. */
 function createDirectoryWith(...files: readonly string[]): string {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-python-"));
   onTestFinished(() => rmSync(directory, { recursive: true }));

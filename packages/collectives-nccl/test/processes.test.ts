@@ -6,7 +6,7 @@ import { openJob, script } from "./processes.ts";
 const program = { script, openJob };
 const suite = processSuite({
   ...program,
-  // A GPU that ranks share takes its time to let a communicator go.
+  // A GPU that ranks share takes longer to release a communicator.
   noticeSeconds: runsOnGpu ? 5 : 2,
   withoutRankZero: /no agent listens at .*mosaic-run/,
 });

@@ -2,12 +2,14 @@ import type { Job } from "@mosaic/conformance";
 import { bundled } from "../../../vitest.program.ts";
 import "./emulated.ts";
 
-/** What each rank runs. */
+/** Program of each rank. */
 export const script: string = await bundled(new URL("fixtures/rank.ts", import.meta.url));
 
 let jobCount = 0;
 
-/** What a launcher would set for the ranks of one job, but for its agent: the first rank starts one. */
+/**
+ * Returns the environment that a launcher sets for the ranks of a job, but without an agent: the first rank starts one.
+ */
 export async function openJob(size: number): Promise<Job> {
   const run = `nccl-test-${process.pid}-${jobCount++}`;
   return {

@@ -3,10 +3,10 @@ import { cuda } from "@mosaic/kernels-cuda";
 import { type NcclWorldOptions, world } from "../src/index.ts";
 import { emulate } from "./emulated.ts";
 
-// NCCL takes one rank of a process on one GPU, and there may be but one.
+// Always emulated, because NCCL accepts only one rank of a process per GPU, and there may be only one GPU.
 emulate();
 
-/** Ranks of one process, on emulated GPUs. */
+/** Ranks in one process, on emulated GPUs. */
 export interface Ranks extends AsyncDisposable {
   readonly contexts: readonly Context[];
   readonly groups: readonly ProcessGroup[];

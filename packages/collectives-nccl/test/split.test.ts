@@ -2,7 +2,7 @@ import { full } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { openRanks } from "./ranks.ts";
 
-// NCCL may deadlock if a communicator is split while the GPU still works on an operation of it.
+// NCCL may deadlock if a communicator is split while the GPU still executes one of its operations.
 test("a split waits for what was posted before", async () => {
   await using ranks = await openRanks(2);
   const xs = ranks.contexts.map((context) => full(context, [1 << 22], 1));

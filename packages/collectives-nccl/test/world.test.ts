@@ -11,7 +11,7 @@ test("one thread that posts for many GPUs configures NCCL and CUDA to wait for n
   expect(ranks.groups).toHaveLength(2);
   const { NCCL_RUNTIME_CONNECT, NCCL_P2P_DIRECT_DISABLE, CUDA_MODULE_LOADING } = process.env;
   expect({ NCCL_RUNTIME_CONNECT, NCCL_P2P_DIRECT_DISABLE, CUDA_MODULE_LOADING }).toEqual({
-    NCCL_RUNTIME_CONNECT: "1", // what somebody asked for stays
+    NCCL_RUNTIME_CONNECT: "1", // a value that the user has set is kept
     NCCL_P2P_DIRECT_DISABLE: "1",
     CUDA_MODULE_LOADING: "EAGER",
   });
@@ -38,7 +38,7 @@ test("a wait behind a split that ranks of this thread have yet to call is reject
     "rank 0: wait: cannot enqueue an operation after split #1 (world) before all ranks of this thread have called the split; await the split on all ranks first",
   );
   splitPromises.push(secondGroup!.split(0));
-  // From here on no rank needs another call.
+  // Now all ranks have called the split, so a wait cannot deadlock.
   secondGroup!.allReduce(b!).wait();
   expect((await Promise.all(splitPromises)).map(({ ranks: members }) => members)).toEqual([
     [0, 1],

@@ -55,7 +55,7 @@ ncclResult_t Communicator::runAsync(std::function<ncclResult_t()> job) {
   state = ncclInProgress;
   asyncThread = std::thread([this, job = std::move(job)] {
     const ncclResult_t result = job();
-    ncclResult_t expected = ncclInProgress;  // an error may have come meanwhile, and stays
+    ncclResult_t expected = ncclInProgress;  // an error that was set meanwhile is kept
     if (!isStopped) state.compare_exchange_strong(expected, result);
   });
   return ncclInProgress;
@@ -102,7 +102,7 @@ ncclResult_t Communicator::attach() {
 ncclResult_t Communicator::launch(Work work, void* stream) {
   if (!getLaunchHostFunc()) return ncclUnhandledCudaError;
   const int launchNumber = ++launchCount;
-  // An error of the system is one host's.
+  // A system error occurs on one rank only.
   const bool isFailing = launchNumber == failingLaunchNumber() && (rank == 0 || !isSystemErrorConfigured());
   auto* launch = new Launch{shared_from_this(), std::move(work), launchNumber == hangingLaunchNumber(), isFailing};
   pendingLaunchCount++;

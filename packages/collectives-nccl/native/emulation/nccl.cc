@@ -1,11 +1,11 @@
-// A stand-in for libnccl: the entry points of nccl/api.h over memory shared by processes, and over TCP between hosts.
-// Ordered on streams by the driver's host functions, so it runs on the stand-in driver, whose device memory is the
-// host's. For tests.
+// An emulation of libnccl for tests: the entry points of nccl/api.h over memory shared by processes, and over TCP
+// between hosts. It is ordered on streams by the driver's host functions, so it requires the emulated driver, whose
+// device memory is host memory.
 //
-// It keeps to NCCL's rules: calls of a group move side by side; a non-blocking communicator is in progress until polled
-// to success, and may not be used before; a communicator's launches run in order; ranks that disagree wait for ever; a
-// rank that dies is not noticed on its host, and is a remote error on others; aborting ends whatever runs, and waits
-// for what is still to run.
+// It has NCCL's rules. Calls of a group progress concurrently. A non-blocking communicator is in progress until it was
+// polled to success, and may not be used before. A communicator's launches run in order. Ranks with mismatched calls
+// never complete. A rank that dies is not detected on its host, and is a remote error on others. Aborting ends running
+// launches, and waits for those that are still queued.
 #include <algorithm>
 #include <cstring>
 #include <map>
@@ -25,7 +25,7 @@ namespace {
 struct Group {
   int depth = 0;
   ncclResult_t result = ncclSuccess;
-  // In order: a group may use several streams and communicators.
+  // The order of first use, because a group may use several streams and communicators.
   std::vector<std::pair<std::shared_ptr<Communicator>, void*>> order;
   std::map<std::pair<Communicator*, void*>, Work> work;
 };
@@ -46,11 +46,11 @@ ncclResult_t recordError(ncclResult_t result) {
   return result;
 }
 
-/// Adds to the group under way, or is a group of its own.
+/// Adds a call to the current group, or to a group of its own.
 template <typename Add>
 ncclResult_t enqueue(ncclComm_t comm, void* stream, Add add) {
   if (!comm) return recordError(ncclInvalidArgument);
-  // As NCCL does: a call before the last has had its effect is a mistake.
+  // As in NCCL, a call while an earlier one is in progress is an error.
   if (comm->communicator->state != ncclSuccess) return recordError(ncclInvalidArgument);
   const bool isImplicitGroup = group.depth == 0;
   if (isImplicitGroup) ncclGroupStart();
@@ -60,7 +60,7 @@ ncclResult_t enqueue(ncclComm_t comm, void* stream, Add add) {
   return isImplicitGroup ? ncclGroupEnd() : ncclSuccess;
 }
 
-/// What NCCL finds wrong with a configuration; it compares numbers that are not defined, too.
+/// Checks a configuration like NCCL, which compares minCTAs with maxCTAs even if one is undefined.
 ncclResult_t checkConfig(const ncclConfig_t& config) {
   if (config.magic != mosaic::nccl::kConfigMagic || config.size != sizeof config) return ncclInvalidArgument;
   const auto isValidCtaCount = [](int ctas) { return ctas == mosaic::nccl::kUndefined || ctas > 0; };
@@ -116,7 +116,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
   Communicator& parent = *comm->communicator;
   if (parent.state != ncclSuccess || color < 0) return ncclInvalidArgument;
   if (config && checkConfig(*config) != ncclSuccess) return ncclInvalidArgument;
-  // NCCL may deadlock then.
+  // NCCL may deadlock in this case.
   if (parent.pendingLaunchCount > 0) return ncclInvalidUsage;
   auto communicator = std::make_shared<Communicator>();
   const int splitNumber = parent.splitCount++;
@@ -125,7 +125,7 @@ ncclResult_t ncclCommSplit(ncclComm_t comm, int color, int key, ncclComm_t* newc
   split.key[parent.rank] = key;
   split.arrivedCount++;
   communicator->isBlocking = config ? config->blocking != 0 : parent.isBlocking;
-  // The part exists once the whole has had its effect.
+  // The new communicator exists once the operation of the parent has completed.
   return parent.runAsync([&parent, &split, newcomm, communicator, splitNumber, color] {
     const uint32_t expectedCount = parent.size * (static_cast<uint32_t>(splitNumber) / emulated_nccl::kMaxSplits + 1);
     const auto isReady = [&] {
@@ -170,7 +170,7 @@ ncclResult_t ncclCommDestroy(ncclComm_t comm) {
   return ncclSuccess;
 }
 
-/// As up to 2.21, even in a group.
+/// Blocks even in a group, as NCCL up to 2.21.
 ncclResult_t ncclCommAbort(ncclComm_t comm) { return ncclCommDestroy(comm); }
 
 ncclResult_t ncclCommGetAsyncError(ncclComm_t comm, ncclResult_t* error) {

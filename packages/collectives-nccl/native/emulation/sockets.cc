@@ -26,13 +26,13 @@ namespace {
 constexpr int kPollTimeoutMs = 10;
 constexpr size_t kRandomBytes = 16;
 
-/// What a rank leaves at the root.
+/// The data that a rank sends to the root.
 struct Registration {
   uint32_t size, rank;
   Endpoint endpoint;
 };
 
-/// What a connection to a listener begins with.
+/// The first bytes of a connection to a listener.
 struct Hello {
   uint64_t communicator;
   uint32_t rank, collective;
@@ -43,7 +43,8 @@ std::string getEnvironmentVariable(const char* name) {
   return text ? text : "";
 }
 
-/// NCCL_SOCKET_IFNAME: prefixes of names, or whole names after "=", or after "^" those that are not to be used.
+/// Whether NCCL_SOCKET_IFNAME selects an interface. It has prefixes of names, or complete names after "=". After "^",
+/// the names are excluded.
 bool isUsableInterface(const std::string& name, std::string patterns) {
   if (patterns.empty()) return name != "lo" && name.rfind("docker", 0) != 0;
   const bool isExclusion = patterns[0] == '^';
@@ -58,7 +59,7 @@ bool isUsableInterface(const std::string& name, std::string patterns) {
   return isMatch != isExclusion;
 }
 
-/// The address of the first interface that may be used; the loopback's where there is no other and none was named.
+/// Returns the address of the first usable interface, or that of the loopback if there is no other and none was named.
 std::optional<sockaddr_in> selectAddress() {
   ifaddrs* interfaces = nullptr;
   if (getifaddrs(&interfaces) != 0) return std::nullopt;
@@ -74,7 +75,7 @@ std::optional<sockaddr_in> selectAddress() {
   return selectedAddress || !names.empty() ? selectedAddress : loopback;
 }
 
-/// A socket that listens on the chosen interface; -1 if there is none.
+/// Returns a socket that listens on the selected interface, or -1 if there is none.
 int listenOnInterface(sockaddr_in& address) {
   const auto selectedAddress = selectAddress();
   if (!selectedAddress) return -1;
@@ -95,7 +96,7 @@ void pollSocket(int fd, short events) {
   poll(&polled, 1, kPollTimeoutMs);
 }
 
-/// All bytes, to or from a socket that does not block; false if the connection ends, or once stopped.
+/// Transfers all bytes to or from a non-blocking socket. Returns false if the connection ends or it is stopped before.
 template <typename TransferFunction>
 bool transferAll(int fd, size_t bytes, short events, const std::atomic<bool>& isStopped,
                  TransferFunction transferSome) {
@@ -120,7 +121,7 @@ bool receiveAll(int fd, void* data, size_t bytes, const std::atomic<bool>& isSto
                      [&](size_t offset) { return recv(fd, targetBytes + offset, bytes - offset, 0); });
 }
 
-/// The next connection; -1 if there is none yet.
+/// Accepts the next connection. Returns -1 if there is none yet.
 int acceptConnection(int fd) {
   const int connection = accept4(fd, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK);
   const int noDelay = 1;
@@ -128,7 +129,7 @@ int acceptConnection(int fd) {
   return connection;
 }
 
-/// Tries until the peer listens, as NCCL does for a while.
+/// Connects, and retries until the peer listens, as NCCL does for a limited time.
 int connectToAddress(const sockaddr_in& address, const std::atomic<bool>& isStopped) {
   while (!isStopped) {
     const int fd = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
@@ -150,7 +151,7 @@ int connectToAddress(const sockaddr_in& address, const std::atomic<bool>& isStop
   return -1;
 }
 
-/// Serves the ranks of one communicator, then ends. Where they never all come, it stays until the process ends.
+/// Serves the ranks of one communicator, then returns. If some ranks never connect, it runs until the process exits.
 void serveRoot(int fd) {
   const std::atomic<bool> isStopped{false};
   std::vector<int> connections;

@@ -52,7 +52,7 @@ std::shared_ptr<Region> Region::open(const std::string& name, uint32_t ranks) {
 }
 
 Region::~Region() {
-  // A rank that has not joined by now will not: nothing stays behind of ranks that never all met.
+  // A rank that has not joined by now never will, so the name is removed even if not all ranks have joined.
   unlink();
   munmap(memory_, bytes_);
 }
@@ -109,7 +109,7 @@ bool Work::run(const std::atomic<bool>& isStopped) {
   for (const LocalCopy& copy : copies) std::memmove(copy.to, copy.from, copy.bytes);
   for (int idleRounds = 0; !isStopped;) {
     bool hasProgress = false, isComplete = true;
-    std::set<std::tuple<const Channel*, int, bool>> busyChannels;  // an earlier message of the lane is not through
+    std::set<std::tuple<const Channel*, int, bool>> busyChannels;  // lanes whose earlier message is incomplete
     for (Transfer& transfer : transfers) {
       const std::tuple laneKey{static_cast<const Channel*>(transfer.lane.channel), transfer.lane.fd, transfer.isSend};
       if (transfer.isDone() || !busyChannels.insert(laneKey).second) continue;

@@ -1,6 +1,6 @@
-// What moves data between two ranks of a communicator: memory that the ranks of a host share, a connection to another
-// host. What its ranks agree on (how many have come, who splits how) is in shared memory always: hosts of tests are on
-// one machine.
+// Transfers data between two ranks of a communicator, over memory that the ranks of a host share, or over a connection
+// to another host. The common state of a communicator (number of attached ranks, splits) is always in shared memory,
+// because the hosts of tests are on one machine.
 #pragma once
 
 #include <atomic>
@@ -12,14 +12,14 @@
 
 namespace emulated_nccl {
 
-/// A ring of bytes with one writer and one reader.
+/// A ring buffer of bytes with one writer and one reader.
 struct Channel {
   static constexpr uint64_t kCapacityBytes = 32 << 10;
   alignas(64) std::atomic<uint64_t> writtenByteCount;
   alignas(64) std::atomic<uint64_t> readByteCount;
   alignas(64) uint8_t data[kCapacityBytes];
 
-  /// Moves what fits, and reports how much that was.
+  /// Transfer as many bytes as fit. Return the number of bytes.
   uint64_t push(const uint8_t* from, uint64_t bytes);
   uint64_t pop(uint8_t* to, uint64_t bytes);
 };
@@ -37,14 +37,14 @@ struct RegionHeader {
 
 class Region {
  public:
-  /// Opens or makes the region of that name. Null if the system refuses.
+  /// Opens or creates the region with this name. Returns null on a system error.
   static std::shared_ptr<Region> open(const std::string& name, uint32_t ranks);
   ~Region();
 
   RegionHeader& header() const { return *static_cast<RegionHeader*>(memory_); }
-  /// Point-to-point messages and whole collectives do not meet, as in NCCL.
+  /// Returns the channel for point-to-point messages or that for collectives, which are separate, as in NCCL.
   Channel& channel(uint32_t from, uint32_t to, bool isCollective) const;
-  /// No other rank is expected.
+  /// Removes the name of the region, because no other rank is expected.
   void unlink() const;
 
  private:
@@ -61,16 +61,17 @@ struct Lane {
   Channel* channel = nullptr;
   int fd = -1;
 
-  /// Move what can be moved now, and return how much that was; -1: the connection has ended.
+  /// Transfer the bytes that can be transferred now. Return their number, or -1 if the connection has ended.
   int64_t push(const uint8_t* from, uint64_t bytes) const;
   int64_t pop(uint8_t* to, uint64_t bytes) const;
 };
 
-// What a launch does when its turn comes on the stream.
+// The work of a launch, which runs in stream order.
 
 enum class TransferKind : uint64_t { Message = 1, Gather, Broadcast };
 
-/// One half of a message. Sender and receiver announce what they move: as in NCCL, those that disagree wait for ever.
+/// The send or the receive of a message. Each message has a header. If sender and receiver disagree, they never
+/// complete, as in NCCL.
 struct Transfer {
   TransferKind kind;
   bool isSend;
@@ -82,7 +83,7 @@ struct Transfer {
   bool isBroken = false;
 
   bool isDone() const { return headerMovedBytes == sizeof header && movedBytes == bytes; }
-  /// Moves what can be moved now; whether that was anything.
+  /// Transfers the data that can be transferred now. Returns whether any was.
   bool progress();
 };
 
@@ -96,8 +97,8 @@ struct Work {
   std::vector<LocalCopy> copies;
   std::vector<Transfer> transfers;
 
-  /// Moves everything side by side, in order within a lane, until all is done or `isStopped`; false if a connection has
-  /// ended.
+  /// Runs all transfers concurrently, but in order within a lane, until all are done or `isStopped`. Returns false if a
+  /// connection has ended.
   bool run(const std::atomic<bool>& isStopped);
 };
 

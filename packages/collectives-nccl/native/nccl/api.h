@@ -1,5 +1,6 @@
-// What we use of NCCL, declared here so that nothing of it is needed to build. A stream is a handle of the device's.
-// Names, values and layouts are those of NVIDIA's "NCCL User Guide", version 2.18; NCCL keeps them for good.
+// Declarations of the functions of NCCL that are used here, so that the build does not need NCCL. A stream is a handle
+// of the device's own type. Names, values and layouts are those of NVIDIA's "NCCL User Guide", version 2.18; NCCL keeps
+// them stable.
 #pragma once
 
 #include <climits>
@@ -27,7 +28,8 @@ struct ncclUniqueId {
   char internal[128];
 };
 
-/// The layout of 2.18. A newer NCCL reads from `size` and `version` which fields there are, and fills in the others.
+/// The layout of version 2.18. Newer versions determine from `size` and `version` which fields are present, and fill in
+/// the others.
 struct ncclConfig_t {
   size_t size;
   unsigned magic, version;
@@ -40,19 +42,19 @@ struct ncclConfig_t {
 
 namespace mosaic::nccl {
 
-/// As ncclGetVersion writes it: 21805 for 2.18.5.
+/// Returns a version in the format of ncclGetVersion, for example 21805 for 2.18.5.
 constexpr int encodeVersion(int major, int minor, int patch) { return major * 10000 + minor * 100 + patch; }
 
-/// The first with ncclCommSplit, and with all of ncclConfig_t above.
+/// The first version with ncclCommSplit and with all fields of ncclConfig_t above.
 constexpr int kMinVersion = encodeVersion(2, 18, 0);
 constexpr unsigned kConfigMagic = 0xcafebeef;
 constexpr int kUndefined = INT_MIN;
-/// Thread blocks of a communicator at most (MAXCHANNELS); a version that has fewer takes this for its own most.
+/// The most CTAs per communicator (MAXCHANNELS); versions with a lower limit clamp this to it.
 constexpr int kMaxCtas = 64;
-/// Payload travels as bytes: nothing here computes. (ncclUint8)
+/// ncclUint8. Payload is transferred as bytes, because no NCCL reductions are used.
 constexpr int kByteType = 1;
 
-/// Returned type, name here, symbol in the library, parameters.
+/// For each function: return type, name here, symbol in the library, parameters.
 #define MOSAIC_NCCL(X)                                                                                                 \
   X(ncclResult_t, getVersion, ncclGetVersion, (int* version))                                                          \
   X(ncclResult_t, getUniqueId, ncclGetUniqueId, (ncclUniqueId * id))                                                   \
@@ -82,7 +84,7 @@ struct Functions {
 #undef MOSAIC_NCCL_POINTER
 };
 
-// Finds NCCL at run time, so that everything builds, installs and loads where there is none.
+// Finds NCCL at run time, so that the package can be built, installed and loaded without NCCL.
 
 struct Library {
   Functions functions;
@@ -90,14 +92,14 @@ struct Library {
   int version = 0;
 };
 
-/// Loads the first of `candidates` that can be used, once for the process; later calls need name none.
-/// Throws Failure that reports what is missing, or too old, and what to do about it.
+/// Loads the first usable library of `candidates`, once per process. Later calls may pass no candidates. Throws Failure
+/// that reports what is missing or too old, and the remedy.
 const Library& load(const std::vector<std::string>& candidates);
 
-/// What was loaded. Throws before that.
+/// Returns the loaded library. Throws if none was loaded.
 const Library& library();
 
-/// "2.18.5" for 21805.
+/// Returns a text such as "2.18.5" for 21805.
 std::string versionText(int version);
 
 }  // namespace mosaic::nccl

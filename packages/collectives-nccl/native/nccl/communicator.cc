@@ -1,5 +1,5 @@
 // Calls NCCL to make, split, finalize and abort a communicator: ncclCommInitRankConfig, ncclCommSplit,
-// ncclCommFinalize, ncclCommAbort. Its collectives are called in transport.cc.
+// ncclCommFinalize, ncclCommAbort. NCCL's collectives are called in transport.cc.
 #include "nccl/communicator.h"
 
 #include <system_error>
@@ -14,7 +14,7 @@ namespace {
 
 ncclConfig_t makeConfig(const Settings& settings) {
   const auto toNcclSetting = [](int value) { return value > 0 ? value : kUndefined; };
-  // NCCL takes "undefined" for a number when it compares the two, so a least alone would be more than the most.
+  // NCCL compares minCTAs with maxCTAs even if maxCTAs is undefined (INT_MIN), and would reject minCTAs alone.
   const int maxCtas = settings.maxCtas > 0 || settings.minCtas <= 0 ? settings.maxCtas : kMaxCtas;
   ncclConfig_t config{};
   config.size = sizeof config;
@@ -80,11 +80,11 @@ void abortConcurrently(const std::vector<Communicator*>& communicators, const st
         communicator->abort();
       }));
     } catch (const std::system_error&) {
-      communicator->abort();  // the system gives no thread
+      communicator->abort();  // the system cannot create a thread
     }
   }
   for (std::thread& thread : threads) thread.join();
-  // Their parents have ended, so NCCL does not write to them any more.
+  // Aborts those whose parent was still splitting. The parents have ended, so NCCL does not write to them any more.
   for (Communicator* const communicator : communicators) communicator->abort();
 }
 
@@ -100,7 +100,8 @@ Failure toFailure(ncclResult_t result, const Communicator& communicator) {
                 "; a remote rank exited or is unreachable; set NCCL_DEBUG=WARN for details, and select the "
                 "network interfaces with nccl({ network }) or NCCL_SOCKET_IFNAME"};
   }
-  // Of this host, or the end of another: the control plane distinguishes them, and its cause is reported first.
+  // Either an error on this host, or the end of another one. The control plane distinguishes them, and its cause is
+  // reported first.
   if (result == ncclSystemError) {
     return {MOSAIC_FAILURE_DEVICE,
             message +

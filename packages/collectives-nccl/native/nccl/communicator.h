@@ -1,4 +1,4 @@
-// One communicator, non-blocking: calls return at once, and `state` reports when they have had their effect.
+// A non-blocking communicator: calls return immediately, and `state` reports when they have completed.
 #pragma once
 
 #include <functional>
@@ -10,49 +10,49 @@
 
 namespace mosaic::nccl {
 
-/// How much of the GPU NCCL may take; 0 and "" leave it to NCCL.
+/// Limits of NCCL's use of the GPU, and its network. 0 and "" leave the choice to NCCL.
 struct Settings {
   int minCtas = 0, maxCtas = 0;
   std::string netName;
 };
 
-/// One that is neither destroyed nor aborted lives until the process ends.
+/// A communicator. If it is neither destroyed nor aborted, NCCL's communicator exists until the process exits.
 class Communicator {
  public:
   Communicator() = default;
   Communicator(const Communicator&) = delete;
 
   void init(uint32_t size, const ncclUniqueId& id, uint32_t rank, const Settings& settings);
-  /// Collective over this communicator; `child` exists once this has had its effect.
+  /// Collective over this communicator. `child` exists once `state` reports that the split has completed.
   void split(Communicator& child, int color, int key, const Settings& settings);
   ncclComm_t get() const { return comm_; }
-  /// ncclInProgress until what was called last has had its effect; an error once there is one.
+  /// Returns ncclInProgress until the last call has completed, or an error once there is one.
   ncclResult_t state();
-  /// NCCL has not made it yet: its parent still splits.
+  /// Whether NCCL has not made it yet because its parent is still splitting.
   bool isPending() const { return parent_ != nullptr; }
-  /// Begins to flush; `state` reports when all ranks have.
+  /// Begins to flush. `state` reports when all ranks have flushed.
   void finalize();
   void destroy();
-  /// Ends what runs, and waits for all that was launched.
+  /// Ends running operations, and waits for all that were launched.
   void abort();
 
  private:
   ncclComm_t comm_ = nullptr;
-  Communicator* parent_ = nullptr;  // while it splits, NCCL may write comm_
+  Communicator* parent_ = nullptr;  // while the parent splits, NCCL may write comm_
 };
 
-/// Aborts several communicators on one stream, each on a thread, for the first would wait for what it has on the stream
-/// behind another's that nothing has ended yet; only since 2.22 would one group of NCCL's do. `enter` makes the
-/// device's context a thread's.
+/// Aborts communicators that share a stream, one thread each: aborted in turn, the first would wait for kernels queued
+/// behind those of a communicator not yet aborted. (NCCL 2.22 and newer could do this in one group.) `enter` makes the
+/// device's context current on a thread.
 void abortConcurrently(const std::vector<Communicator*>& communicators, const std::function<void()>& enter);
 
-/// Nothing is wrong, so far.
+/// Whether the result is no error.
 inline bool isSuccessOrInProgress(ncclResult_t result) { return result == ncclSuccess || result == ncclInProgress; }
 
-/// What NCCL's error means to a program: a remote error is a lost rank, all else the device's.
+/// Converts an error of NCCL: a remote error is PEER_LOST, all others are DEVICE.
 Failure toFailure(ncclResult_t result, const Communicator& communicator);
 
-/// Throws it, unless the result is sound.
+/// Throws `toFailure(result)` unless the result is success or in progress.
 void check(ncclResult_t result, const Communicator& communicator);
 
 }  // namespace mosaic::nccl

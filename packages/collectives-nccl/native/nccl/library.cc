@@ -10,7 +10,7 @@ constexpr const char* kInstallHint =
     "install NCCL 2.18 or newer: apt-get install libnccl2, or pip install nvidia-nccl-cu12 (or -cu13); or set "
     "MOSAIC_NCCL_LIBRARY to the library's path";
 
-/// Fills in `library`; else returns why that library cannot be used.
+/// Fills in `library`. Returns why the library cannot be used, or an empty text.
 std::string resolveSymbols(void* handle, Library& library) {
   const char* missingSymbol = nullptr;
   Functions& functions = library.functions;
@@ -28,7 +28,7 @@ std::string resolveSymbols(void* handle, Library& library) {
   return missingSymbol ? library.path + " without the symbol " + missingSymbol : "";
 }
 
-/// The first that can be used.
+/// Returns the first usable library.
 Library find(const std::vector<std::string>& candidates) {
   LibraryErrors errors;
   const int flags = RTLD_NOW | RTLD_LOCAL;
@@ -50,7 +50,7 @@ const Library& load(const std::vector<std::string>& candidates) {
 const Library& library() { return processLibrary.get(); }
 
 std::string versionText(int version) {
-  // Up to 2.8 a version had one digit less.
+  // Up to 2.8, version numbers had one digit less.
   const int major = version < 10000 ? version / 1000 : version / 10000;
   const int minor = version < 10000 ? version % 1000 / 100 : version % 10000 / 100;
   return std::to_string(major) + "." + std::to_string(minor) + "." + std::to_string(version % 100);

@@ -1,11 +1,12 @@
 // The table of functions by which the collectives engine of @mosaic/runtime drives NCCL. All of NCCL's collectives are
-// called here: ncclSend, ncclRecv, ncclAllGather, ncclBroadcast, loaded at run time (api.h). Neither ncclAllReduce nor
-// ncclReduceScatter: they add in an order of their own, and sums here are in rank order (decision 19).
+// called here: ncclSend, ncclRecv, ncclAllGather, ncclBroadcast, loaded at run time (api.h). ncclAllReduce and
+// ncclReduceScatter are not used, because their order of addition differs, and reductions here are in rank order
+// (decision 19).
 #include "nccl/transport.h"
 
 #include <memory>
 
-/// What the engine holds of a communicator.
+/// The engine's handle of a communicator.
 struct MosaicCommunicator {
   mosaic::nccl::Communicator nccl;
 };
@@ -14,10 +15,10 @@ namespace mosaic::nccl {
 
 namespace {
 
-/// Under which rank 0 publishes the id by which ranks find one another in NCCL.
+/// Key under which rank 0 publishes NCCL's unique id, by which ranks rendezvous in NCCL.
 constexpr const char* kIdKey = "nccl/id";
 
-/// Ends messages of a timeout while NCCL connects.
+/// Remedy at the end of the error message for a timeout while NCCL connects.
 constexpr const char* kConnectHint =
     "set NCCL_DEBUG=INFO for details; between hosts, select a shared network with nccl({ network })";
 
@@ -71,7 +72,8 @@ int state(void*, MosaicCommunicator* communicator, MosaicFailure* failure) {
   return MOSAIC_COMMUNICATOR_FAILED;
 }
 
-/// ncclSend and ncclRecv between ncclGroupStart and ncclGroupEnd: all move side by side, and none can wait for another.
+/// Calls ncclSend and ncclRecv between ncclGroupStart and ncclGroupEnd, so that all progress concurrently and none can
+/// wait for another.
 ncclResult_t exchange(const MosaicStreamStage& stage, ncclComm_t comm, void* stream) {
   const Functions& nccl = library().functions;
   ncclResult_t groupResult = ncclSuccess;

@@ -6,7 +6,7 @@
 
 namespace mosaic::nccl {
 
-/// A transport for one rank, over the library that was loaded; its `free` frees it. `shouldWarmUp`: see `warm_up` in
+/// Returns a transport for one rank, over the loaded library. Its `free` frees it. `shouldWarmUp`: see `warm_up` in
 /// mosaic/transport.h.
 const MosaicTransport* openTransport(const Settings& settings, bool shouldWarmUp);
 

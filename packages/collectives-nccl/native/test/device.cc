@@ -1,4 +1,5 @@
-// Compiled as a library, for NCCL's stand-in looks up cuLaunchHostFunc in what MOSAIC_CUDA_LIBRARY names.
+// Compiled as a library, because the emulated NCCL looks up cuLaunchHostFunc in the library that MOSAIC_CUDA_LIBRARY
+// names.
 #include "device.h"
 
 #include <cstdlib>

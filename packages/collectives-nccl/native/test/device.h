@@ -1,5 +1,5 @@
-// The smallest device with a port (mosaic/device_port.h): memory of the host, a stream is a thread with a queue. For
-// tests of the engine over NCCL's stand-in without Node, and under ThreadSanitizer.
+// The smallest device with a port (mosaic/device_port.h): its memory is host memory, and its stream is a thread with a
+// queue. For tests of the engine over the emulated NCCL without Node, and under ThreadSanitizer.
 #pragma once
 
 #include <mosaic/clock.h>
@@ -20,7 +20,7 @@ namespace mosaic::test {
 class Stream {
  public:
   Stream() : thread_([this] { loop(); }) {}
-  /// What was submitted runs first.
+  /// Runs all submitted work first.
   ~Stream() {
     submit(nullptr);
     thread_.join();
@@ -72,7 +72,7 @@ struct Event {
 class Device : public MosaicDevicePort {
  public:
   Device();
-  Stream stream;  // of compute
+  Stream stream;  // the compute stream
 
   std::optional<MosaicFailure> failure() {
     const std::lock_guard lock(mutex_);
@@ -82,7 +82,7 @@ class Device : public MosaicDevicePort {
     const std::lock_guard lock(mutex_);
     if (!failure_) failure_ = failure;
   }
-  /// Waits until compute is done; the first failure, if any.
+  /// Waits until compute is done. Returns the first failure, if any.
   std::optional<MosaicFailure> synchronize() {
     Event passed;
     stream.submit([&] { passed.reach(); });

@@ -1,6 +1,6 @@
-// The engine over NCCL's stand-in without Node: collectives over threads, faults, and what ThreadSanitizer finds. See
-// CMakeLists.txt, targets nccl-test and nccl-tsan. The library of the stand-in is the argument; MOSAIC_CUDA_LIBRARY
-// names that of the device.
+// Tests the engine over the emulated NCCL without Node: collectives over threads, and faults, also under
+// ThreadSanitizer. See CMakeLists.txt, targets nccl-test and nccl-tsan. The argument is the library of the emulated
+// NCCL; MOSAIC_CUDA_LIBRARY names that of the device.
 #include <test/engine_world.h>
 
 #include "device.h"
@@ -16,7 +16,7 @@ struct Gpu : Device {
 
 using GpuWorld = World<Gpu>;
 
-/// Many operations in flight, small and large, while another thread reads what has moved; traced.
+/// Many small and large operations in flight, with a trace, while the host thread reads the traffic counters.
 void testOperations(uint32_t n) {
   GpuWorld world(n);
   std::vector<std::vector<Floats>> xs(n);
@@ -50,9 +50,9 @@ void testOperations(uint32_t n) {
   world.onThreads([&](uint32_t, Rank<Gpu>& rank) { check(!rank.close(), "closing does not fail"); });
 }
 
-/// A failure meets hosts that post and wait.
+/// A failure occurs while host threads post and wait.
 void testFailureWhilePosting(uint32_t n) {
-  // A device that has failed keeps its memory until its rank has closed.
+  // Declared before the world, because a failed device may use its memory until its rank has closed.
   std::vector<std::vector<Floats>> xs(n, std::vector<Floats>(200, Floats(100, 1)));
   GpuWorld world(n);
   world.onThreads([&](uint32_t r, Rank<Gpu>& rank) {

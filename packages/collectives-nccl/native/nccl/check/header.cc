@@ -1,4 +1,4 @@
-// Compares what nccl/api.h declares with NVIDIA's own header, where that is at hand. Compiled, never linked.
+// Compares the declarations of nccl/api.h with NVIDIA's own header, if that is available. Compiled, never linked.
 #include <cuda_bf16.h>
 #include <cuda_fp16.h>
 #include <cuda_fp8.h>
