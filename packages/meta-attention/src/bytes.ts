@@ -11,31 +11,35 @@ export interface TransferBytes {
   readonly received: number;
 }
 
-/** What one forward and its backward move on this rank, in bytes, and what ring attention would for the same sequence. */
+/** Bytes that one forward and its backward transfer on this rank, and those of ring attention for the same sequence. */
 export interface BytesMoved {
   readonly forward: TransferBytes;
   readonly backward: TransferBytes;
   readonly ring: { readonly forward: TransferBytes; readonly backward: TransferBytes };
 }
 
-/** What the bytes follow from. */
+/** Parameters that determine the bytes. */
 export interface BytesMovedInput {
   readonly chunks: Chunks;
   readonly batch: number;
-  /** Hkv·D: the numbers that make a key, and a value. */
+  /** Hkv·D, the number of elements of a key, and of a value. */
   readonly width: number;
-  /** What keys and values travel in; everything else is float32. */
+  /** The dtype in which keys and values are sent. Everything else is float32. */
   readonly dtype: DType;
-  /** Numbers gathered for each chunk and batch element, and how many of them have a gradient. */
+  /**
+   * Number of elements gathered for each chunk and batch element, and how many of them have a gradient (`summaryDim`).
+   */
   readonly summaryWidth: number;
   readonly summaryDim: number;
-  /** Numbers gathered for each chunk and batch element to decide about more chunks; 0 if that is not done. */
+  /**
+   * Number of elements gathered for each chunk and batch element to select additional chunks; 0 without this selection.
+   */
   readonly extensionWidth: number;
   readonly plannedTransfers: readonly ChunkTransfers[];
   readonly useCheckpoint: boolean;
 }
 
-/** The closed forms; docs/algorithms.md. */
+/** Computes the bytes with the closed forms of docs/algorithms.md. */
 export function bytesMoved(call: BytesMovedInput): BytesMoved {
   const { chunks, batch, width, plannedTransfers, dtype } = call;
   const gatherBytesPerFeature = (chunks.ranks - 1) * chunks.chunksPerRank * batch * FLOAT_BYTES;
@@ -57,7 +61,7 @@ export function bytesMoved(call: BytesMovedInput): BytesMoved {
   };
 }
 
-/** Ring attention over the same shards. */
+/** Returns the bytes of ring attention over the same shards. */
 function ringBytes({ chunks, batch, width, dtype }: BytesMovedInput): BytesMoved["ring"] {
   const { rank, ranks, shards, mask, length } = chunks;
   const rows: Layout = { length, axes: ["sp"], spans: ({ sp }) => shards[sp!]! };

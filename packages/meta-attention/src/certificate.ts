@@ -5,13 +5,13 @@ import type { Chunk } from "./chunks.ts";
 import { clampMax } from "./log-softmax.ts";
 import type { ChosenChunks, ChunkVisibility } from "./route/choose.ts";
 
-/** How much may have been missed. */
+/** Bound on the softmax mass that was not attended to. */
 export interface Certificate {
   /** For each query row and head, an upper bound on the share of full attention's softmax that was not attended to: [B,S,H]. */
   readonly missedMass: Tensor;
 }
 
-/** The bound for every row, from what is known of the keys that were not attended to. */
+/** Computes the bound for every row, from the statistics of keys that were not attended to. */
 export function computeCertificate(
   attention: RoutedAttention,
   chosen: ChosenChunks,
@@ -34,17 +34,20 @@ export function computeCertificate(
   return { missedMass };
 }
 
-/** [B,1,1,1]: what float32 cannot distinguish from 0 is not 0, unless nothing was left out. */
+/**
+ * Returns a lower limit of the reported mass [B,1,1,1]: 2⁻¹²⁶ if visible chunks were left out, whose mass float32 may
+ * round to 0, otherwise 0.
+ */
 function massLowerBound({ config, q }: RoutedAttention, chosen: ChosenChunks, { index }: Chunk): Tensor {
   const numVisibleChunks = config.chunks.visibility.count(index);
   const minMasses = chosen.map((chunksByQuery) => (chunksByQuery[index]!.length < numVisibleChunks ? 2 ** -126 : 0));
   return fromArray(q.device, minMasses, [chosen.length, 1, 1, 1]);
 }
 
-/** Where the sigmoid is 1 in float32, by far. */
+/** Logarithm of a mass ratio for which the sigmoid is certainly 1 in float32. */
 const MAX_LOG_MASS_RATIO = 128;
 
-/** out ← sigmoid(ln Σ e^share) over the last axis, a little more, at least `minMass` and at most 1. */
+/** out ← sigmoid(ln Σ e^logMass) over the last axis, slightly increased, at least `minMass` and at most 1. */
 function writeMassBound(out: Tensor, logMasses: Tensor, minMass: Tensor): void {
   const { kernels } = logMasses.device;
   clampMax(logMasses, -MAX_LOG_MASS_RATIO);
@@ -64,7 +67,10 @@ function writeMassBound(out: Tensor, logMasses: Tensor, minMass: Tensor): void {
   kernels.copy(out, sum);
 }
 
-/** [B,perRank,N]: for each of this rank's chunks the largest `missedLogMass` over its rows and heads; −Infinity where there is no chunk. */
+/**
+ * Returns [B,chunksPerRank,N]: for each of this rank's chunks, the largest `missedLogMass` over its rows and heads;
+ * −Infinity for slots without a chunk.
+ */
 function maxMissedLogMass(attention: RoutedAttention, chosen: ChosenChunks, statistics: GatheredStatistics): Tensor {
   const { config, q } = attention;
   const batch = q.shape[0]!;
@@ -83,7 +89,7 @@ function maxMissedLogMass(attention: RoutedAttention, chosen: ChosenChunks, stat
   return maxLogMasses;
 }
 
-/** What is known of the keys of all chunks: the gathered [N,B,W], in which the statistics begin at `start`. */
+/** Statistics of the keys of all chunks: the gathered [N,B,M+W], in which the statistics start at index `start`. */
 export interface GatheredStatistics {
   readonly gatheredFeatures: Tensor;
   readonly start: number;
@@ -92,9 +98,9 @@ export interface GatheredStatistics {
 // B batch, H heads in Hkv groups of G, each with a KV head; L rows of a query chunk, D head size, N chunks.
 
 /**
- * For each row of a query chunk, each head and each chunk j that it did not attend to though it might have: a bound on the
- * logarithm of (softmax mass on j : mass attended to), u_j − l in docs/algorithms.md. [B,H,L,N]; −Infinity for all other chunks, and Infinity
- * where a row saw nothing that it attended to.
+ * For each row of a query chunk, each head and each chunk j that was visible but not attended to, computes an upper
+ * bound on the logarithm of (softmax mass on j) / (mass attended to), u_j − l in docs/algorithms.md. Returns [B,H,L,N];
+ * −Infinity for all other chunks, and Infinity if none of the attended keys was visible to a row.
  */
 function missedLogMass(
   attention: RoutedAttention,
@@ -117,7 +123,7 @@ function missedLogMass(
   // τ·(q·μ + ‖q‖·padded), padded = r + slack·(‖μ‖ + r)
   const bound = createEmpty(...rowShape, numChunks);
   kernels.matmul(bound, rows, centers, false);
-  // Where it overflows a bound may be larger; −∞ + ∞ would be NaN.
+  // On overflow, a larger value is still a bound, whereas −∞ + ∞ would be NaN.
   kernels.scalar("max", bound, bound, LOWEST_FLOAT32);
   const norms = createEmpty(...rowShape);
   kernels.rowDot(norms, rows, rows);
@@ -136,7 +142,7 @@ function missedLogMass(
   return bound.reshape([batch, config.numHeads, chunk.length, numChunks]);
 }
 
-/** Centres [B,Hkv,1,D,N] and radii [B,Hkv,1,1,N], views of what was gathered. */
+/** Returns centers [B,Hkv,1,D,N] and radii [B,Hkv,1,1,N] as views of the gathered statistics. */
 function keyBounds(
   { gatheredFeatures, start }: GatheredStatistics,
   { numKvHeads, headDim: size }: RoutedAttention["config"],
@@ -158,7 +164,7 @@ function keyBounds(
   return { centers: resources.use(gatheredFeatures.view(centers)), radii: resources.use(gatheredFeatures.view(radii)) };
 }
 
-/** r + slack·(‖μ‖ + r), [B,Hkv,1,1,N]. */
+/** Computes r + slack·(‖μ‖ + r), [B,Hkv,1,1,N]. */
 function paddedRadii(
   { centers, radii }: { centers: Tensor; radii: Tensor },
   relativeSlack: number,
@@ -176,13 +182,16 @@ function paddedRadii(
   return paddedRadius;
 }
 
-/** [1,1,1,1,N]: ln n_j. */
+/** Returns ln n_j, slightly increased, [1,1,1,1,N]. */
 function chunkLogLengths({ config, q }: RoutedAttention): Tensor {
   const values = config.chunks.all.map(({ length }) => Math.log(length) + 2 ** -20);
   return fromArray(q.device, values, [1, 1, 1, 1, values.length]);
 }
 
-/** [B,1,1,1,N]: minus what the bound is at most; −Infinity, no limit, where chunk j might have been attended to and was not. */
+/**
+ * Returns the negated upper limit of the bound [B,1,1,1,N]: −Infinity, no limit, if chunk j was visible but not
+ * attended to, otherwise Infinity.
+ */
 function negatedBoundLimits({ config, q }: RoutedAttention, chosen: ChosenChunks, query: Chunk): Tensor {
   const { all: allChunks, visibility } = config.chunks;
   const values = chosen.flatMap((chunksByQuery) =>
@@ -194,7 +203,7 @@ function negatedBoundLimits({ config, q }: RoutedAttention, chosen: ChosenChunks
   return fromArray(q.device, values, [chosen.length, 1, 1, 1, allChunks.length]);
 }
 
-/** 2⁻²⁰·(1 + |l|). */
+/** Returns 2⁻²⁰·(1 + |lse|). */
 function roundingMargin(lse: Tensor): Tensor {
   const { kernels } = lse.device;
   const result = zerosLike(lse);
@@ -205,12 +214,15 @@ function roundingMargin(lse: Tensor): Tensor {
   return result;
 }
 
-/** Numbers that bound where a chunk's keys lie: for each KV head a centre [D] and a radius. */
+/** Returns the number of statistics that bound a chunk's keys: for each KV head, a center [D] and a radius. */
 export function keyStatisticsWidth({ numKvHeads, headDim }: { numKvHeads: number; headDim: number }): number {
   return numKvHeads * (headDim + 1);
 }
 
-/** Centre and radius of the keys k [B,Hkv,S,D] of each chunk: float32 [c,B,Hkv·D + Hkv], the centres of all heads before the radii. */
+/**
+ * Computes the center and the radius of the keys k [B,Hkv,S,D] of each chunk: float32 [c,B,Hkv·D + Hkv], the centers of
+ * all heads before the radii.
+ */
 export function keyStatistics(k: Tensor, chunks: readonly Chunk[]): Tensor {
   const [batch, numHeads, , size] = k.shape as [number, number, number, number];
   const { device } = k;
@@ -243,15 +255,19 @@ function writeStatistics(keys: Tensor, center: Tensor, radius: Tensor): void {
   sqrtUpperBound(radius, shape[3]!);
 }
 
-/** x ← √x, for sums x of `count` squares, and not less because squares below 2⁻¹²⁶ are rounded to 0. */
+/**
+ * x ← an upper bound of √x, for sums x of `count` squares. The margin accounts for squares below 2⁻¹²⁶, which are
+ * rounded to 0.
+ */
 function sqrtUpperBound(x: Tensor, count: number): void {
   x.device.kernels.unary("sqrt", x, x);
   x.device.kernels.scalar("add", x, x, Math.sqrt(count) * 2 ** -63);
 }
 
 /**
- * Attends to as many chunks more as it takes so that no row misses more than `epsilon` of its softmax; what was attended to in the
- * end. One small all-gather, and a wait for it: every rank must know what every other one adds.
+ * Attends to as many additional chunks as needed so that no row misses more than `epsilon` of its softmax. Returns all
+ * chunks that were attended to. Needs one small all-gather, for which the host waits, because every rank must have the
+ * additional chunks of all ranks.
  */
 export async function extendChosenChunks(
   attention: RoutedAttention,
@@ -280,15 +296,15 @@ export async function extendChosenChunks(
 }
 
 /**
- * For each query chunk, those with the largest bound, until the sum over the rest is at most ε/(1 − ε). `getMissedLogMass(b, i)`: for each
- * chunk the largest `missedLogMass` over the rows of query chunk i.
+ * Selects, for each query chunk, the chunks with the largest bounds, until the sum over the rest is at most ε/(1 − ε).
+ * `getMissedLogMass(b, i)` returns, for each chunk, the largest `missedLogMass` over the rows of query chunk i.
  */
 export function selectAdditionalChunks(
   getMissedLogMass: (b: number, i: number) => ArrayLike<number>,
   chosen: ChosenChunks,
   { epsilon, visibility }: { epsilon: number; visibility: ChunkVisibility },
 ): ChosenChunks {
-  // A hair less, for the rounding of the bound that is reported.
+  // Slightly less, to allow for rounding of the reported bound.
   const maxMissedMassRatio = (epsilon / (1 - epsilon)) * (1 - 2 ** -18);
   return chosen.map((chunksByQuery, b) =>
     chunksByQuery.map((selectedChunks, i) => {

@@ -17,46 +17,49 @@ import {
 } from "@mosaic/core";
 import { type ChunkVisibility, chunkVisibility } from "./route/choose.ts";
 
-/** One chunk: rows of a rank that are summarised, chosen and sent as a whole; at least one. */
+/** One chunk: one or more rows of a rank that are summarized, chosen and sent as a whole. */
 export interface Chunk extends ShardRange {
-  /** Its number, in the order of the sequence. */
+  /** Index of the chunk, in the order of the sequence. */
   readonly index: number;
   /** The rank, along the axis, that holds it. */
   readonly owner: number;
-  /** Its place where each rank has `chunksPerRank` places, rank after rank, and fills the first of its own: as it is gathered. */
+  /**
+   * Index of the chunk in the gather, in which each rank has `chunksPerRank` slots, in rank order, and fills its first
+   * ones.
+   */
   readonly slot: number;
 }
 
-/** How a sequence is cut into chunks, and which of them may attend to which. */
+/** The chunks of a sequence, and which of them may attend to which. */
 export interface Chunks {
-  /** All of them, in the order of the sequence. */
+  /** All chunks, in the order of the sequence. */
   readonly all: readonly Chunk[];
-  /** This rank's, in the same order; a short shard has fewer than `chunksPerRank`, an empty one none. */
+  /** This rank's chunks, in the same order. A short shard has fewer than `chunksPerRank`, an empty shard none. */
   readonly own: readonly Chunk[];
   readonly chunksPerRank: number;
-  /** This rank's place along the axis, and how many there are. */
+  /** Index of this rank along the axis, and the number of ranks. */
   readonly rank: number;
   readonly ranks: number;
   /** Positions that each rank holds. */
   readonly shards: readonly (readonly Span[])[];
-  /** Tokens of the whole sequence. */
+  /** Length of the whole sequence. */
   readonly length: number;
-  /** Which keys each query sees, in positions of the whole sequence. */
+  /** The keys that are visible to each query, in positions of the whole sequence. */
   readonly mask: readonly Slice[];
   readonly visibility: ChunkVisibility;
 }
 
-/** What chunks follow from. */
+/** Parameters that determine the chunks. */
 interface ChunkingOptions {
   readonly axis: string;
   readonly placement: Placement;
   readonly mask: Mask;
   readonly chunksPerRank: number;
-  /** Tokens of the whole sequence. */
+  /** Length of the whole sequence. */
   readonly length: number;
 }
 
-/** How many ranks share the sequence. Throws an OptionError if the mesh lacks the axis. */
+/** Returns the number of ranks that share the sequence. Throws an OptionError if the mesh lacks the axis. */
 export function axisSize(where: string, ctx: Context, axis: string): number {
   const ranks = Object.hasOwn(ctx.mesh.shape, axis) ? ctx.mesh.shape[axis] : undefined;
   if (ranks !== undefined) return ranks;
@@ -68,7 +71,7 @@ export function axisSize(where: string, ctx: Context, axis: string): number {
   });
 }
 
-/** The chunks of a sequence. What is wrong with it every rank finds alike. */
+/** Creates the chunks of a sequence. Invalid arguments are the same error on every rank. */
 export function createChunks(where: string, ctx: Context, call: ChunkingOptions): Chunks {
   const { axis, placement, chunksPerRank, length } = call;
   const ranks = axisSize(where, ctx, axis);
@@ -99,7 +102,7 @@ export function createChunks(where: string, ctx: Context, call: ChunkingOptions)
   return { all, own, chunksPerRank, rank, ranks, shards, length, mask, visibility };
 }
 
-/** Whether no query of the slice sees a later key. */
+/** Returns whether no query of the slice attends to a later key. */
 function isCausalSlice({ q0, q1, k1, type }: Slice): boolean {
   const isEndDiagonal = hasDiagonalEnd(type);
   return isEndDiagonal ? k1 <= q1 : k1 - 1 <= q0;
@@ -128,7 +131,7 @@ function lastPosition({ spans }: ShardRange): number {
   return Math.max(...spans.map(({ start, length, step }) => start + (length - 1) * step));
 }
 
-/** Throws a ShapeError unless this rank holds the rows that it should. */
+/** Throws a ShapeError unless `rows` is the length of this rank's shard, and the sequence is not empty. */
 export function checkRows(where: string, rows: number, { shards, rank, length }: Chunks): void {
   const expected = spansLength(shards[rank]!);
   if (length > 0 && expected === rows) return;
@@ -141,18 +144,18 @@ export function checkRows(where: string, rows: number, { shards, rank, length }:
   });
 }
 
-/** Some rows of a shard that follow one another. */
+/** Consecutive rows of a shard. */
 interface ShardRange {
   /** Their positions in the whole sequence. */
   readonly spans: readonly Span[];
-  /** The first of them in the shard, and how many. */
+  /** Index of the first row in the shard, and the number of rows. */
   readonly offset: number;
   readonly length: number;
 }
 
 /**
- * A shard in so many pieces, as equal as can be. If the spans can share them evenly no piece reaches over the end of a span:
- * the two stretches of a zigzag shard become pieces of their own.
+ * Splits a shard into `count` pieces of nearly equal length. If `count` is divisible by the number of spans, no piece
+ * crosses the end of a span, and the two spans of a zigzag shard have separate pieces.
  */
 function splitShard(shard: readonly Span[], count: number): ShardRange[] {
   const spanGroups = count % shard.length === 0 ? shard.map((span) => [span]) : [shard];
@@ -168,7 +171,7 @@ function splitShard(shard: readonly Span[], count: number): ShardRange[] {
   });
 }
 
-/** Rows [from, to) of some spans. */
+/** Returns rows [firstRow, endRow) of some spans. */
 function sliceSpans(spans: readonly Span[], firstRow: number, endRow: number): Span[] {
   let numPrecedingRows = 0;
   return spans.flatMap(({ start, length, step }) => {
@@ -178,7 +181,7 @@ function sliceSpans(spans: readonly Span[], firstRow: number, endRow: number): S
   });
 }
 
-/** The stretches [from, to) of 0 … count − 1 in which a rule holds. */
+/** Returns the runs [from, to) of the indices 0 … count − 1 for which the predicate holds. */
 export function findRuns(
   count: number,
   predicate: (index: number) => boolean,
@@ -193,7 +196,7 @@ export function findRuns(
   return runs;
 }
 
-/** The rows of this rank's chunks, [B,N,N] → [B,c,N], with history. */
+/** Returns the rows of this rank's chunks, [B,N,N] → [B,c,N], with history. */
 export function sliceOwnRows(x: Tensor, { own, all }: Chunks): Tensor {
   const ownIndices = new Set(own.map(({ index }) => index));
   const runs = findRuns(all.length, (index) => ownIndices.has(index));

@@ -1,5 +1,6 @@
-// Maximum, Gini and top-5 mass of n weights that sum to 1 are linear in the weights, given their order. The host finds the
-// order; what it returns is the linear map, so that the device computes the statistics and their derivatives.
+// Given the order of n weights that sum to 1, their maximum, Gini coefficient and top-5 mass are linear in the weights.
+// The host sorts the weights and returns the coefficients of this linear map, so that the device computes the
+// statistics and their derivatives.
 import {
   concatenate,
   type Context,
@@ -23,13 +24,14 @@ import type { Chunks } from "./chunks.ts";
 import { captureGradMode, ResourceStack } from "./tensor-views.ts";
 import { checkHeads } from "./options.ts";
 
-/** Numbers of statistics that need the order. */
+/** Number of statistics that depend on the order. */
 const NUM_ORDER_STATISTICS = 3;
 const NUM_TOP_WEIGHTS = 5;
 
 /**
- * Coefficients [B,S,3] of maximum, Gini coefficient and mass of the five largest, for weights [B,S] whose rows sum to 1.
- * Gini = Σ (2·rank − n − 1)/n · a, ranks 1 … n by rising a; equal weights in the order of their places.
+ * Computes the coefficients [B,S,3] of maximum, Gini coefficient and mass of the five largest, for weights [B,S] whose
+ * rows sum to 1. Gini = Σ (2·rank − n − 1)/n · a, with ranks 1 … n in ascending order of a, and ties in the order of
+ * their indices.
  */
 export function orderCoefficients(weights: Float32Array, batch: number): Float32Array {
   const n = weights.length / batch;
@@ -46,12 +48,15 @@ export function orderCoefficients(weights: Float32Array, batch: number): Float32
   return result;
 }
 
-/** Places of the values, smallest first. Sorts values and places packed into one number: a typed array sorts natively. */
+/**
+ * Returns the indices that sort the values in ascending order. Value and index are packed into one number, because a
+ * typed array sorts natively.
+ */
 function argsort(values: Float32Array): Uint32Array {
   const n = values.length;
   if (n > 2 ** 21) return Uint32Array.from(values.keys()).sort((a, b) => values[a]! - values[b]! || a - b);
   const bits = new Uint32Array(Float32Array.from(values).buffer);
-  // Bits of floats ≥ 0 are in the order of the floats; 32 of value and up to 21 of place fit in 53.
+  // The bits of floats ≥ 0 have the order of the floats. 32 bits of value and up to 21 of index fit in 53.
   const keys = Float64Array.from({ length: n }, (_, index) => bits[index]! * 2 ** 21 + index).sort();
   return Uint32Array.from(keys, (key) => key % 2 ** 21);
 }
@@ -59,25 +64,25 @@ function argsort(values: Float32Array): Uint32Array {
 // B batch, S tokens of a chunk, E embedding, G queries.
 
 export const chunkSummaryEncoderOptions = defineOptions("ChunkSummaryEncoder", {
-  /** E, the length of a token. */
+  /** E, the length of a token's embedding. */
   embedDim: option.integer({ min: 1 }),
   /** Length of a summary. Default 64. */
   summaryDim: option.integer({ min: 1, default: 64 }),
-  /** G, the learned queries; a divisor of embedDim. Default 4. */
+  /** G, the number of learned queries; a divisor of embedDim. Default 4. */
   numHeads: option.integer({ min: 1, default: 4 }),
 });
-/** What ChunkSummaryEncoder takes. */
+/** Options of ChunkSummaryEncoder. */
 export type ChunkSummaryEncoderOptions = OptionsOf<typeof chunkSummaryEncoderOptions>;
 
 /** The result of the learned queries' attention over a chunk. */
 export interface PooledChunk extends Disposable {
   /** [B,E]. */
   readonly content: Tensor;
-  /** The weights of the tokens, mean of the queries' [B,S]; each row sums to 1. */
+  /** Attention weights of the tokens, mean of the queries [B,S]; each row sums to 1. */
   readonly weights: Tensor;
 }
 
-/** A chunk in a few numbers, [B,summaryDim], and how its queries' attention was spread over it, [B,S]. */
+/** The summary of a chunk, [B,summaryDim], and the attention weights of its tokens, [B,S]. */
 export interface ChunkSummary {
   readonly summary: Tensor;
   readonly weights: Tensor;
@@ -86,9 +91,10 @@ export interface ChunkSummary {
 const LOG_EPSILON = 1e-8;
 
 /**
- * Summarises a chunk: content by learned queries that attend over its tokens, and statistics of that attention (entropy,
- * maximum, Gini, mass of the five largest weights, in this order). Independent of the order of the tokens; nothing is larger than the
- * chunk itself. docs/algorithms.md has the formulas. Computes in float32, whatever the tokens are in.
+ * Summarizes a chunk by its content, from learned queries that attend to its tokens, and by statistics of that
+ * attention (entropy, maximum, Gini, mass of the five largest weights, in this order). Independent of the order of the
+ * tokens. No intermediate is larger than the chunk itself. docs/algorithms.md has the formulas. Computes in float32 for
+ * any dtype of the tokens.
  *
  * Parameters: query [G,E], value [G,E/G,E], and the layers statistics_in, statistics_out and combine.
  *
@@ -138,9 +144,9 @@ export class ChunkSummaryEncoder extends Module {
   }
 
   /**
-   * x [B,S,E] → its summary. Waits for the device once, to sort the weights; communicates nothing.
+   * Computes the summary of x [B,S,E]. Waits for the device once, to sort the weights. No communication.
    *
-   * @throws ShapeError for another embedding, or an empty chunk.
+   * @throws ShapeError for another length of the embedding, or an empty chunk.
    */
   async forward(x: Tensor): Promise<ChunkSummary> {
     const withGradMode = captureGradMode();
@@ -150,7 +156,7 @@ export class ChunkSummaryEncoder extends Module {
     return { summary, weights: pooledChunk.weights.detach() };
   }
 
-  /** The part before the order of the weights is known. x [B,S,E] of any dtype. */
+  /** Computes the part that does not need the order of the weights. chunk [B,S,E] of any dtype. */
   pool(chunk: Tensor): PooledChunk {
     this.#ctx.assertOpen("ChunkSummaryEncoder");
     this.#checkInput(chunk);
@@ -172,7 +178,10 @@ export class ChunkSummaryEncoder extends Module {
     };
   }
 
-  /** The part after: [B,summaryDim]. `values` are those of the weights; null, on a device without values, counts them as unordered. */
+  /**
+   * Computes the rest: the summary [B,summaryDim]. `values` are the values of the weights. With null, on a device
+   * without values, the statistics that depend on their order are 0.
+   */
   summarize(pooledChunk: PooledChunk, values: Float32Array | null): Tensor {
     const { content, weights } = (pooledChunk ?? {}) as Partial<PooledChunk>;
     checkTensor("ChunkSummaryEncoder: content", content, 2);
@@ -191,7 +200,7 @@ export class ChunkSummaryEncoder extends Module {
     });
   }
 
-  /** [B,4]: entropy, maximum, Gini, top-5 mass. */
+  /** Returns [B,4]: entropy, maximum, Gini, top-5 mass. */
   #statistics(weights: Tensor, values: Float32Array | null): Tensor {
     const [batch, rows] = weights.shape as [number, number];
     const coefficients = values
@@ -215,15 +224,18 @@ export class ChunkSummaryEncoder extends Module {
   }
 }
 
-/** The summaries of a rank's chunks, half done: waiting for the order of the weights. */
+/** Partly computed summaries of a rank's chunks, which wait for the order of the weights. */
 export interface PendingSummaries extends Disposable {
-  /** What the host must read; shapes as `finish` takes them. */
+  /** The weights that the host must read, in the order in which `finish` expects their values. */
   readonly weights: readonly Tensor[];
-  /** The values of the weights, or null on a device that has none → [c,B,M]. */
+  /** Returns the summaries [c,B,M]. `values` are the values of the weights, or null on a device without values. */
   finish(values: readonly Float32Array[] | null): Tensor;
 }
 
-/** Begins to summarise each own chunk of x [B,S,E]: all at once if they are equally long, one after another. */
+/**
+ * Starts to summarize each own chunk of x [B,S,E]. Chunks of equal length that follow one another are processed
+ * together.
+ */
 export function startSummaries(encoder: ChunkSummaryEncoder, x: Tensor, { own }: Chunks): PendingSummaries {
   const resources = new ResourceStack();
   const [batch, , embedDim] = x.shape as [number, number, number];

@@ -9,18 +9,26 @@ import { type HierarchicalMetaAttentionOptions, type ResolvedOptions, resolveOpt
 import { ChunkSummaryEncoder } from "./encoder.ts";
 
 export const metaForwardOptions = defineOptions("HierarchicalMetaAttention.forward", {
-  /** Number of the training step, for warm-up and noise. Default: calls while training, counted from 0. */
+  /**
+   * Index of the training step, for warm-up and noise. Default: the number of calls in training mode, counted from 0.
+   */
   step: option.integer({ min: 0, optional: true }),
-  /** Tokens of the whole sequence in this call. Default: the module's. */
+  /** Length of the whole sequence in this call. Default: the module's. */
   sequenceLength: option.integer({ min: 0, optional: true }),
-  /** Look at these chunks instead of those that the router would choose; by batch element and query chunk, as numbered in `meta`. Default: the router's. */
+  /**
+   * Chunks to attend to, instead of those that the router would choose, by batch element and query chunk, with indices
+   * as in `meta`. Default: the router's.
+   */
   chosen: option.custom("an array of chunk indices for each batch element and query chunk", isChunkSelection, {
     optional: true,
   }),
-  /** Read nothing: for devices with shapes and no values, such as the planner's. Needs `chosen`. Default false. */
+  /**
+   * Whether to read no values, for devices that have shapes but no values, such as the planner's. Requires `chosen`.
+   * Default false.
+   */
   dryRun: option.boolean({ default: false }),
 });
-/** What one call may change. */
+/** Options of one call. */
 export type MetaForwardOptions = OptionsOf<typeof metaForwardOptions>;
 
 function isChunkSelection(value: unknown): value is ChosenChunks {
@@ -30,19 +38,21 @@ function isChunkSelection(value: unknown): value is ChosenChunks {
 }
 
 /**
- * Attention in which each chunk of the sequence attends to itself and to the few other chunks that a learned router chose for
- * it. Chunks are summarised, the summaries gathered, and only chosen chunks travel, point to point, while each rank attends
- * to its own. Differentiable throughout; docs/algorithms.md has the mathematics, the bytes and what is estimated.
+ * Attention in which each chunk of the sequence attends to itself and to a few other chunks, which a learned router
+ * chooses. Chunks are summarized, the summaries are gathered, and only chosen chunks are sent, point to point, while
+ * each rank attends to its own. Differentiable throughout; docs/algorithms.md has the mathematics, the bytes and what
+ * is estimated.
  *
- * The sequence is cut along the mesh axis `axis` by `placement`; each rank holds `chunksPerRank` chunks, or as many as its
- * shard has tokens for, and an empty shard none. The result depends on the chunks, not on the ranks: 2 ranks of 4 chunks
- * compute what 8 ranks of 1 do.
+ * The sequence is sharded along the mesh axis `axis` by `placement`. Each rank holds `chunksPerRank` chunks, or fewer
+ * if its shard has fewer tokens; an empty shard has none. The result depends on the chunks, not on the ranks: 2 ranks
+ * with 4 chunks each compute the same as 8 ranks with 1.
  *
- * Keys and values travel in the input's dtype; partial results and all gradients on their way are float32 and rounded once.
+ * Keys and values are sent in the input's dtype. Partial results and all gradients that are sent are float32 and
+ * rounded once.
  *
- * Parameters: qkv_proj ([E → (H + 2·Hkv)·D], laid out [q|k|v]), out_proj ([H·D → E]), gate_proj ([2·H·D → H·D], unless gate is
- * false), and the router's, float32: summary.* (see ChunkSummaryEncoder) and meta.* (see MetaAttention). Like those of any
- * module they are replicated; call `reduceGradients` after the backward.
+ * Parameters: qkv_proj ([E → (H + 2·Hkv)·D], in the layout [q|k|v]), out_proj ([H·D → E]), gate_proj ([2·H·D → H·D],
+ * unless gate is false), and the router's, float32: summary.* (see ChunkSummaryEncoder) and meta.* (see MetaAttention).
+ * Like those of any module, they are replicated, so call `reduceGradients` after the backward.
  *
  * @example
  * ```ts
@@ -58,7 +68,7 @@ function isChunkSelection(value: unknown): value is ChosenChunks {
  * meta.routingWeights.shape; // => [2, 4, 4]
  * meta.chosen[0]!.map((chunks) => chunks.length); // => [1, 1, 1, 1]
  * ```
- * @throws OptionError for options that do not exist or do not go together, such as more chunks to choose than there are.
+ * @throws OptionError for unknown or incompatible options, such as a topK that exceeds the number of other chunks.
  */
 export class HierarchicalMetaAttention extends Module {
   readonly qkvProjection: Linear;
@@ -70,7 +80,7 @@ export class HierarchicalMetaAttention extends Module {
   readonly #settings: ResolvedOptions;
   readonly #noiseStream: number;
   #numTrainingCalls = 0;
-  /** Those of the last call: most calls are of one length. */
+  /** The chunks of the last call, which are reused because most calls have the same length. */
   #chunks: Chunks | undefined;
 
   constructor(ctx: Context, options: HierarchicalMetaAttentionOptions) {
@@ -93,16 +103,18 @@ export class HierarchicalMetaAttention extends Module {
     this.#noiseStream = ctx.nextRandomStream();
   }
 
-  /** Chunks of the whole sequence, if no shard is too short for its own. */
+  /** Number of chunks of the whole sequence, if no shard is too short for its chunks. */
   get chunks(): number {
     return this.#settings.chunks;
   }
 
   /**
-   * This rank's shard x [B,S,E] → out [B,S,E] and what was done for it. Collective along the axis: every rank calls it, and
-   * runs the backward, with the same options. Waits for the device twice, three times with maxMissedMass.
+   * Maps this rank's shard x [B,S,E] to out [B,S,E], with a report in `meta`. Collective along the axis: every rank
+   * calls it with the same options, and runs the backward. Waits for the device twice, or three times with
+   * maxMissedMass.
    *
-   * @throws ShapeError for another embedding or rows that do not fit; OptionError; DTypeError; ClosedError.
+   * @throws ShapeError for another length of the embedding or a wrong number of rows; OptionError; DTypeError;
+   * ClosedError.
    */
   async forward(x: Tensor, options?: MetaForwardOptions): Promise<MetaResult> {
     const settings = this.#settings;
@@ -124,7 +136,7 @@ export class HierarchicalMetaAttention extends Module {
     return await pass.run({ topK, noise, chosen: call.chosen, dryRun: call.dryRun });
   }
 
-  /** The chunks of a sequence of which this rank holds so many rows. */
+  /** Returns the chunks of a sequence of which this rank holds `rows` rows. */
   #createChunks(rows: number, sequenceLength: number | undefined): Chunks {
     const { name, axis, placement, mask, chunksPerRank, sequenceLength: defaultLength } = this.#settings;
     const length = sequenceLength ?? defaultLength ?? rows * this.#ctx.mesh.shape[axis]!;

@@ -1,5 +1,5 @@
-// Arithmetic with logarithms: of sums of exponentials, as attention leaves them, and of shares. The logarithm of nothing is
-// −Infinity, and no number stands for it: whatever is finite is a logarithm of something.
+// Arithmetic with logarithms of sums of exponentials, as attention returns them, and of shares. The logarithm of an
+// empty sum is −Infinity, and never a finite number: every finite value is the logarithm of a non-empty sum.
 import { defineOp, LOWEST_FLOAT32, type Tensor } from "@mosaic/core";
 import { reduceInto } from "./tensor-views.ts";
 
@@ -19,7 +19,7 @@ export function logAddExp(target: Tensor, source: Tensor): void {
   kernels.binary("add", target, target, maximum);
 }
 
-/** e^(part − whole): the share of a softmax that lies on some of its keys; 0 where the row saw nothing. */
+/** Returns e^(part − total): the share of a softmax that falls on some of its keys; 0 for rows without visible keys. */
 export function softmaxShare(partLse: Tensor, totalLse: Tensor): Tensor {
   const { kernels } = partLse.device;
   const share = partLse.device.empty(partLse.shape, "float32");
@@ -29,7 +29,7 @@ export function softmaxShare(partLse: Tensor, totalLse: Tensor): Tensor {
   return share;
 }
 
-/** x ← min(x, −negatedLimit), with broadcasting: the smaller of two is minus the larger of their negatives. */
+/** x ← min(x, −negatedLimit), with broadcasting. The minimum of two numbers is minus the maximum of their negatives. */
 export function clampMax(x: Tensor, negatedLimit: Tensor | number): void {
   const { kernels } = x.device;
   kernels.scalar("mul", x, x, -1);
@@ -48,7 +48,8 @@ const logSoftmaxOp = defineOp({
     const output = device.empty(shape, dtype);
     const counts = device.empty(mask.shape, dtype);
     kernels.binary("add", output, x, mask);
-    // A row of −∞ has a finite maximum here, and a finite logarithm of its sum: −∞ − (−∞) would be NaN.
+    // The maximum of a row of −∞, and the logarithm of its sum, are replaced by finite numbers, because −∞ − (−∞) would
+    // be NaN.
     reduceInto("max", rowStatistic, output);
     kernels.scalar("max", rowStatistic, rowStatistic, LOWEST_FLOAT32);
     kernels.binary("sub", output, output, rowStatistic);
@@ -80,8 +81,9 @@ const logSoftmaxOp = defineOp({
 });
 
 /**
- * ln of the softmax over those entries of the last axis at which `mask` is 0; 0 where it is −Infinity. Always finite: also
- * where the softmax rounds to 0, and, as 0 · ln 0 is 0, where an entry does not count. The mask broadcasts to x.
+ * Computes the logarithm of the softmax over the entries of the last axis at which `mask` is 0. The result is 0 where
+ * the mask is −Infinity, so that products with a probability of 0 are 0. It is always finite, also where the softmax
+ * rounds to 0. The mask broadcasts to x.
  */
 export function logSoftmax(x: Tensor, mask: Tensor): Tensor {
   return logSoftmaxOp([x, mask], undefined);

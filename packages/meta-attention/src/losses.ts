@@ -13,10 +13,10 @@ import type { Meta } from "./meta.ts";
 import { logSoftmax } from "./log-softmax.ts";
 import { chosenChunksMask, visibilityMask } from "./route/router.ts";
 
-// Each loss is a mean over all query chunks that have somewhere to attend, and each function returns this rank's part of it:
-// the parts add up over the ranks of the sequence, as gradients do in `reduceGradients`.
+// Each loss is a mean over all query chunks that may attend to another chunk. Each function returns this rank's part of
+// it. The sum of the parts over the ranks of the sequence is the loss; `reduceGradients` sums gradients likewise.
 
-/** Throws an OptionError unless `meta` is what a forward returned, a DisposedError if it was disposed. */
+/** Throws an OptionError unless `meta` was returned by a forward, a DisposedError if it was disposed. */
 function checkMeta(where: string, meta: unknown): asserts meta is Meta {
   const { chosen, router } = (meta ?? {}) as Partial<Meta>;
   const { scores, routing, mass, chunks } = router ?? ({} as Partial<Meta["router"]>);
@@ -33,7 +33,10 @@ function checkMeta(where: string, meta: unknown): asserts meta is Meta {
   for (const x of [scores, routing, mass?.mean, mass?.peak]) checkTensor(where, x);
 }
 
-/** Query chunks of the whole sequence with somewhere to attend, over the batch. */
+/**
+ * Returns the number of query chunks of the whole sequence, over the batch, that may attend to another chunk; at least
+ * 1.
+ */
 function countRoutedRows({ chosen, router }: Meta): number {
   const { all, visibility } = router.chunks;
   const rows = all.filter(({ index }) => visibility.count(index) > 0).length;
@@ -41,8 +44,9 @@ function countRoutedRows({ chosen, router }: Meta): number {
 }
 
 /**
- * N · Σ_j f_j · P_j: f_j the share of all choices that fell on chunk j, P_j the mean of the routing weights to j. Smallest, 1,
- * when all chunks are chosen equally often (Fedus et al. 2021, "Switch Transformers", equation 4). Scalar, this rank's part.
+ * Computes N · Σ_j f_j · P_j, where f_j is the share of all choices that selected chunk j, and P_j the mean routing
+ * weight of j. The minimum, 1, is reached when all chunks are chosen equally often (Fedus et al. 2021, "Switch
+ * Transformers", equation 4). Returns a scalar, this rank's part.
  */
 export function loadBalanceLoss(meta: Meta): Tensor {
   checkMeta("loadBalanceLoss", meta);
@@ -57,8 +61,8 @@ export function loadBalanceLoss(meta: Meta): Tensor {
 }
 
 /**
- * Mean entropy, in nats, of the routing distributions. Added to the loss it makes routing decided; subtracted, curious.
- * Scalar, this rank's part.
+ * Computes the mean entropy, in nats, of the routing distributions. Added to the loss, it makes routing more decisive;
+ * subtracted, more exploratory. Returns a scalar, this rank's part.
  */
 export function entropyLoss(meta: Meta): Tensor {
   checkMeta("entropyLoss", meta);
@@ -73,24 +77,25 @@ export function entropyLoss(meta: Meta): Tensor {
 
 export const massLossOptions = defineOptions("massLoss", {
   /**
-   * What counts of the attention of a query chunk on another: the largest share that any head and row gave it ("peak"), or
-   * the mean, in which what one row cannot do without is lost among hundreds. Default "peak".
+   * How the attention of a query chunk to another chunk is pooled over heads and rows: by the maximum ("peak"), or by
+   * the mean, in which a chunk that is essential to one of hundreds of rows has little weight. Default "peak".
    */
   pool: option.oneOf(["peak", "mean"], { default: "peak" }),
 });
-/** What `massLoss` takes. */
+/** Options of `massLoss`. */
 export type MassLossOptions = OptionsOf<typeof massLossOptions>;
 
 /**
- * −Σ_j m_j · ln w_j, mean over query chunks: w the routing renormalised over the chosen chunks, m the share of the attention
- * that fell on each of them (a constant). Teaches the router to foresee where attention falls; densely chosen chunks teach
- * most. After the indexer's loss of DeepSeek-V3.2's sparse attention (2025). Scalar, this rank's part.
+ * Computes −Σ_j m_j · ln w_j, averaged over query chunks, where w is the routing renormalized over the chosen chunks,
+ * and m the share of the attention to each of them (a constant). Trains the router to predict the distribution of
+ * attention; this is most effective if many chunks are chosen. After the indexer's loss of DeepSeek-V3.2's sparse
+ * attention (2025). Returns a scalar, this rank's part.
  */
 export function massLoss(meta: Meta, options?: MassLossOptions): Tensor {
   checkMeta("massLoss", meta);
   const { scores, chunks, mass } = meta.router;
   const { pool } = massLossOptions.parse(options);
-  // 0 where a chunk was not chosen: what the mass there is does not count.
+  // The logarithm is 0 for chunks that were not chosen, so that their mass does not count.
   return scope(() =>
     logSoftmax(scores, chosenChunksMask(scores.device, meta.chosen, chunks))
       .mul(mass[pool])

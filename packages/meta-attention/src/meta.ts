@@ -1,5 +1,5 @@
 // B batch (all axes but the sequence and the embedding), N chunks in the order of the sequence, c of them on this rank,
-// S tokens here, H heads.
+// S tokens on this rank, H heads.
 import { checkpoint, keep, type Linear, noGrad, scope, type Shape, type Tensor } from "@mosaic/core";
 import { routedBackward } from "./attend/backward.ts";
 import { type AttentionMass, type Qkv, RoutedAttention } from "./attend/routed-attention.ts";
@@ -10,47 +10,52 @@ import type { ChosenChunks } from "./route/choose.ts";
 import type { ResolvedOptions } from "./options.ts";
 import { chunkRows, pairView } from "./tensor-views.ts";
 
-/** What the router's losses follow from: this rank's rows of the scores, with history; float32. */
+/** Inputs of the router's losses, float32: this rank's rows of scores and routing, with history. */
 export interface RouterOutput {
   /** Scores and routing distribution of this rank's chunks [B,c,N]. */
   readonly scores: Tensor;
   readonly routing: Tensor;
-  /** Where attention fell, constants. */
+  /** Distribution of the attention. Constant, without history. */
   readonly mass: AttentionMass;
   readonly chunks: Chunks;
 }
 
-/** What one forward did. Its tensors are yours: dispose it. */
+/** Report on one forward. The caller owns its tensors and disposes it. */
 export interface Meta extends Disposable {
-  /** Row i: how chunk i's routing was distributed over all chunks, before any were chosen [B,N,N]. No history. */
+  /** Routing distributions over all chunks, before the choice [B,N,N]; row i is that of chunk i. No history. */
   readonly routingWeights: Tensor;
   /** Attention between summaries, mean of the meta heads [B,N,N]. */
   readonly chunkAttention: Tensor;
-  /** How the attention of this rank's chunks was spread over what they attended to, mean of heads and rows [B,c,N]. */
+  /** Distribution of the attention of this rank's chunks over chunks, mean of heads and rows [B,c,N]. */
   readonly attentionMass: Tensor;
-  /** Mean of the gate over the features, 0 only the own chunk, 1 only the combination [B,S]; null without a gate. */
+  /**
+   * Mean of the gate over the features [B,S]: 0 selects only the own chunk, 1 only the combination; null without a
+   * gate.
+   */
   readonly gateValues: Tensor | null;
-  /** Which chunks each chunk attended to beside itself, best first: chosen[b][i], of all ranks. */
+  /** The other chunks that each chunk attended to, best first: chosen[b][i], for the chunks of all ranks. */
   readonly chosen: ChosenChunks;
-  /** Chunks that the router was to choose at this step, warm-up included. */
+  /** Number of chunks for the router to choose in this step, including the warm-up. */
   readonly topK: number;
   /** Null unless requested. */
   readonly certificate: Certificate | null;
   readonly bytesMoved: BytesMoved;
-  /** The axes that B stands for: `routingWeights` is [...batchShape,N,N], and `chosen` counts b in row-major order. */
+  /**
+   * Lengths of the axes that form B: `routingWeights` is [...batchShape,N,N], and `chosen` counts b in row-major order.
+   */
   readonly batchShape: Shape;
-  /** What `loadBalanceLoss`, `entropyLoss` and `massLoss` are made of. */
+  /** Inputs of `loadBalanceLoss`, `entropyLoss` and `massLoss`. */
   readonly router: RouterOutput;
 }
 
-/** A result, and what was done for it; disposing it disposes both. */
+/** A result, and the report on its computation. Disposing it disposes both. */
 export interface MetaResult extends Disposable {
-  /** The input's shape. */
+  /** The output, of the input's shape. */
   readonly out: Tensor;
   readonly meta: Meta;
 }
 
-/** A result that disposes what it holds. */
+/** Creates a result that disposes its parts. */
 export function createResult(out: Tensor, parts: Omit<Meta, typeof Symbol.dispose>): MetaResult {
   const meta: Meta = { ...parts, [Symbol.dispose]: () => disposeMeta(parts) };
   return {
@@ -63,7 +68,7 @@ export function createResult(out: Tensor, parts: Omit<Meta, typeof Symbol.dispos
   };
 }
 
-/** Disposes whatever of these is there. */
+/** Disposes all tensors that are present. */
 function disposeMeta(meta: Omit<Meta, typeof Symbol.dispose>): void {
   const { routingWeights, chunkAttention, attentionMass, gateValues, certificate, router } = meta;
   const tensors = [routingWeights, chunkAttention, attentionMass, gateValues, certificate?.missedMass];
@@ -72,9 +77,9 @@ function disposeMeta(meta: Omit<Meta, typeof Symbol.dispose>): void {
 }
 
 /**
- * Makes what was attended the result of a differentiable operation on q, k and v and the combine weights [B,c,N]: the chunks'
- * weights if soft, the logarithms of the routing distribution if exact. Takes ownership of `attention`.
- * Returns [B,S,parts·H·D] in the dtype of q.
+ * Records the attention as a differentiable operation on q, k and v and the combine weights [B,c,N]: the chunks'
+ * weights if soft, the logarithms of the routing distribution if exact. Takes ownership of `attention`. Returns
+ * [B,S,parts·H·D] in the dtype of q.
  */
 function recordRoutedAttention(attention: RoutedAttention, { q, k, v }: Qkv, combineWeights: Tensor): Tensor {
   if (attention.config.combine === "soft") applyCombineWeights(attention, combineWeights);
@@ -90,7 +95,7 @@ function recordRoutedAttention(attention: RoutedAttention, { q, k, v }: Qkv, com
   });
 }
 
-/** combined ← Σ w·o over chosen chunks; where none was chosen it stays what it is over the own chunk. */
+/** combined ← Σ w·o over chosen chunks. If none was chosen, it remains the attention over the own chunk. */
 function applyCombineWeights(attention: RoutedAttention, weights: Tensor): void {
   const { combinedState, attendedChunks: inputs, config, q } = attention;
   const { kernels } = q.device;
@@ -109,19 +114,19 @@ function applyCombineWeights(attention: RoutedAttention, weights: Tensor): void 
   }
 }
 
-/** The projections around the attention. */
+/** The projections before and after the attention. */
 export interface Projections extends QkvProjection {
   readonly outProjection: Linear;
   readonly gateProjection: Linear | null;
 }
 
-/** What was attended, and what it was made from. */
+/** The attention, and the inputs from which it was computed. */
 interface OutputInputs {
-  /** Taken. */
+  /** `computeOutput` takes ownership. */
   readonly attention: RoutedAttention;
   readonly x: Tensor;
   readonly qkv: ProjectedQkv;
-  /** The weights of the chunks in the sum, [B,c,N], of the router. */
+  /** The router's weights of the chunks in the combination, [B,c,N]. */
   readonly combineWeights: Tensor;
   readonly chosen: ChosenChunks;
 }
@@ -132,7 +137,10 @@ interface ProjectedOutput {
   readonly gateValues: Tensor | null;
 }
 
-/** From what was attended to the result; with `useCheckpoint` the tape keeps x and the choice, and all else is done again. */
+/**
+ * Computes the result from the attention. With `useCheckpoint`, the tape keeps x and the chosen chunks, and the
+ * backward recomputes everything else.
+ */
 export function computeOutput(projections: Projections, inputs: OutputInputs): ProjectedOutput {
   const { attention, x, qkv, combineWeights, chosen } = inputs;
   if (!projections.settings.useCheckpoint) return projectOutput(projections, attention, { qkv, combineWeights });
@@ -151,7 +159,7 @@ export function computeOutput(projections: Projections, inputs: OutputInputs): P
   return { out, gateValues: computedOutput!.gateValues };
 }
 
-/** W = H·D features: packed [B,S,W] without a gate, [B,S,2·W] with one → [B,S,E]. */
+/** Projects the packed attention to [B,S,E]. It is [B,S,W] without a gate and [B,S,2·W] with one, W = H·D. */
 function projectOutput(
   { gateProjection, outProjection }: Projections,
   attention: RoutedAttention,
@@ -165,7 +173,7 @@ function projectOutput(
     const ownOutput = packedOutput.slice(2, 0, width);
     const combinedOutput = packedOutput.slice(2, width, 2 * width);
     const gatedOutput = ownOutput.add(gate.mul(combinedOutput.sub(ownOutput)));
-    // The gate's values leave a checkpoint's body, too, which returns the output alone.
+    // The values of the gate must outlive the body of a checkpoint, which returns only the output.
     return { out: outProjection.forward(gatedOutput), gateValues: keep(noGrad(() => gate.mean(-1))) };
   });
 }
@@ -173,14 +181,14 @@ function projectOutput(
 /** Queries, keys and values with history, to be disposed together. */
 export interface ProjectedQkv extends Qkv, Disposable {}
 
-/** What stands between x and its queries, keys and values. */
+/** The projection from x to queries, keys and values, with its settings. */
 interface QkvProjection {
   readonly qkvProjection: Linear;
   readonly settings: ResolvedOptions;
   readonly chunks: Chunks;
 }
 
-/** x [B,S,E] → q [B,H,S,D], k and v [B,Hkv,S,D]; q and k turned by where their rows stand, if anything turns them. */
+/** Projects x [B,S,E] to q [B,H,S,D], k and v [B,Hkv,S,D]. Applies the position encoding, if any, to q and k. */
 export function projectQkv(x: Tensor, { qkvProjection, settings, chunks }: QkvProjection): ProjectedQkv {
   const { numHeads, numKvHeads, headDim: size, positions } = settings;
   using qkv = qkvProjection.forward(x);
@@ -199,7 +207,7 @@ export function projectQkv(x: Tensor, { qkvProjection, settings, chunks }: QkvPr
   return { q, k, v, [Symbol.dispose]: () => [q, k, v].forEach((each) => each.dispose()) };
 }
 
-/** Heads `first` to `first + count` of the features: [B,S,n·D] → [B,count,S,D], a view. */
+/** Returns heads [first, first + count) of the features as a view: [B,S,n·D] → [B,count,S,D]. */
 function splitHeads(x: Tensor, { first, count, size }: { first: number; count: number; size: number }): Tensor {
   using featureSlice = x.slice(-1, first * size, (first + count) * size);
   using headFeatures = featureSlice.reshape([x.shape[0]!, x.shape[1]!, count, size]);

@@ -16,17 +16,19 @@ import { captureGradMode } from "./tensor-views.ts";
 import { hierarchicalMetaAttentionOptions } from "./options.ts";
 
 export const multiAxisHierarchicalAttentionOptions = defineOptions("MultiAxisHierarchicalAttention", {
-  /** The tensor axis to attend along; negative ones count from the end, the last is the embedding and not legal. */
+  /**
+   * The tensor axis to attend along. Negative values count from the end. The last axis, the embedding, is not allowed.
+   */
   attentionAxis: option.integer(),
   ...hierarchicalMetaAttentionOptions.fields,
 });
-/** What MultiAxisHierarchicalAttention takes. */
+/** Options of MultiAxisHierarchicalAttention. */
 export type MultiAxisHierarchicalAttentionOptions = OptionsOf<typeof multiAxisHierarchicalAttentionOptions>;
 
 /**
- * HierarchicalMetaAttention along one axis of a tensor of any rank; all other axes are batch, each element of them routed for
- * itself. `attentionAxis` is the tensor's axis that is cut over the ranks along the mesh's `axis`. Parameters are those of
- * HierarchicalMetaAttention, by the same names.
+ * HierarchicalMetaAttention along one axis of a tensor of any rank. All other axes are batch axes, whose elements are
+ * routed independently. `attentionAxis` is the tensor axis that is sharded over the ranks of the mesh axis `axis`.
+ * Parameters are those of HierarchicalMetaAttention, with the same names.
  *
  * @example
  * ```ts
@@ -56,10 +58,11 @@ export class MultiAxisHierarchicalAttention extends HierarchicalMetaAttention {
   }
 
   /**
-   * This rank's shard x [..,E] → out of the same shape, and `meta` with the caller's axes in place of the batch:
-   * routingWeights [..,N,N] over the other axes, gateValues and missedMass in the order of x. Collective along the axis.
+   * Maps this rank's shard x [..,E] to out of the same shape, and `meta` with the caller's axes in place of the batch:
+   * routingWeights [..,N,N] over the other axes, gateValues and missedMass in the axis order of x. Collective along the
+   * axis.
    *
-   * @throws ShapeError for an axis or an embedding that does not fit; otherwise as HierarchicalMetaAttention.
+   * @throws ShapeError for an invalid axis or embedding; otherwise the errors of HierarchicalMetaAttention.
    */
   override async forward(x: Tensor, options?: MetaForwardOptions): Promise<MetaResult> {
     const sequence = flattenToRows("MultiAxisHierarchicalAttention", x, this.#axis);
@@ -70,7 +73,7 @@ export class MultiAxisHierarchicalAttention extends HierarchicalMetaAttention {
   }
 }
 
-/** The result of flat rows with the caller's axes. */
+/** Restores the caller's axes in the result of flat rows. */
 function restoreShape({ out, meta }: MetaResult, { batchShape, restore }: FlattenedRows): MetaResult {
   const unflatten = (x: Tensor): Tensor => x.reshape([...batchShape, ...x.shape.slice(1)]);
   const { certificate, gateValues, router } = meta;
@@ -91,29 +94,32 @@ function restoreShape({ out, meta }: MetaResult, { batchShape, restore }: Flatte
   });
 }
 
-/** A handle of its own, with history. */
+/** Returns a new handle of x, with history. */
 function cloneHandle(x: Tensor): Tensor {
   return x.reshape(x.shape);
 }
 
-/** [B,S] in the caller's order. */
+/** Restores the caller's axis order of x [B,S]. */
 function restoreWithoutLastAxis(restore: FlattenedRows["restore"], x: Tensor): Tensor {
   using column = x.reshape([...x.shape, 1]);
   using restoredColumn = restore(column);
   return restoredColumn.reshape(restoredColumn.shape.slice(0, -1));
 }
 
-/** A tensor seen as a batch of sequences along one axis, and the way back. */
+/** A tensor viewed as a batch of sequences along one axis, and the inverse transformation. */
 interface FlattenedRows {
   /** [B,S,E]. */
   readonly rows: Tensor;
-  /** The axes that B stands for, row-major. */
+  /** Lengths of the axes that form B, row-major. */
   readonly batchShape: Shape;
-  /** [B,S,F] in the caller's axis order, [..,F], dense. */
+  /** Returns [B,S,F] in the caller's axis order, [..,F], contiguous. */
   restore(result: Tensor): Tensor;
 }
 
-/** Moves an axis of x [..,E] behind all others but the embedding, and flattens those. Copies only if strides cannot show it. */
+/**
+ * Moves an axis of x [..,E] after all others but the embedding, and flattens the others. Copies only if strides cannot
+ * represent the result.
+ */
 function flattenToRows(where: string, x: Tensor, axis: number): FlattenedRows {
   checkTensor(where, x);
   const normalizedAxis = x.rank < 2 ? x.rank : normalizeAxis(axis, x.rank, where);

@@ -15,20 +15,20 @@ import {
 } from "@mosaic/core";
 import { axisSize, type Chunks } from "./chunks.ts";
 
-/** How the attention over chosen chunks is combined with that over the own one. */
+/** How the attention over the chosen chunks is combined with that over the own chunk. */
 export type Combine = "soft" | "exact";
 
-/** What stays the same throughout one forward and its backward. */
+/** Configuration of one forward and its backward. */
 export interface RoutedAttentionConfig {
   readonly ctx: Context;
   readonly group: ProcessGroup;
   readonly chunks: Chunks;
   readonly combine: Combine;
-  /** Whether to return the attention over the local chunk as well. */
+  /** Whether to also return the attention over the own chunk. */
   readonly gate: boolean;
   readonly scale: number;
   readonly numHeads: number;
-  /** Key heads; a divisor of heads. */
+  /** Number of KV heads, a divisor of numHeads. */
   readonly numKvHeads: number;
   readonly headDim: number;
   /** Name of the caller, shown in messages and traces. */
@@ -38,90 +38,109 @@ export interface RoutedAttentionConfig {
 export const hierarchicalMetaAttentionOptions = defineOptions("HierarchicalMetaAttention", {
   /** E, the length of the last axis. */
   embedDim: option.integer({ min: 1 }),
-  /** H, the query heads. */
+  /** H, the number of query heads. */
   numHeads: option.integer({ min: 1 }),
-  /** Key heads, a divisor of numHeads; fewer is grouped-query attention (Ainslie et al. 2023). Default: numHeads. */
+  /**
+   * Number of KV heads, a divisor of numHeads. If smaller than numHeads, this is grouped-query attention (Ainslie et
+   * al. 2023). Default: numHeads.
+   */
   numKvHeads: option.integer({ min: 1, optional: true }),
-  /** D, from 1 to 256. Default: embedDim / numHeads. */
+  /** D, the head size, from 1 to 256. Default: embedDim / numHeads. */
   headDim: option.integer({ min: 1, max: 256, optional: true }),
   /** Length of a chunk's summary. Default 64. */
   summaryDim: option.integer({ min: 1, default: 64 }),
-  /** Heads of the attention over summaries; a divisor of summaryDim. Default 4. */
+  /** Number of heads of the attention over summaries; a divisor of summaryDim. Default 4. */
   metaHeads: option.integer({ min: 1, default: 4 }),
-  /** Learned queries of the summaries; a divisor of embedDim. Default: numHeads, or 1 if that is none. */
+  /**
+   * Number of learned queries of the summaries; a divisor of embedDim. Default: numHeads, or 1 if that is not a
+   * divisor.
+   */
   summaryHeads: option.integer({ min: 1, optional: true }),
-  /** Chunks that each chunk attends to beside itself: 0 to chunks − 1, or "all". Default: 2, or as many as there are. */
+  /**
+   * Number of other chunks that each chunk attends to: 0 to chunks − 1, or "all". Default: 2, or all if there are
+   * fewer.
+   */
   topK: option.either(option.number(), option.oneOf(["all"]), { optional: true }),
-  /** Chunks on each rank. Default 1. */
+  /** Number of chunks on each rank. Default 1. */
   chunksPerRank: option.integer({ min: 1, default: 1 }),
   /**
-   * "soft": attention over each chosen chunk by itself, weighted by the routing. "exact": one softmax over own and chosen
-   * chunks; with all chosen and no gate that is full attention. Default "soft".
+   * "soft": a separate softmax over each chosen chunk, weighted by the routing. "exact": one softmax over the own and
+   * the chosen chunks; with all chunks chosen and no gate, this is full attention. Default "soft".
    */
   combine: option.oneOf(["soft", "exact"], { default: "soft" }),
-  /** Short for mask: causal(). Default false. */
+  /** Shorthand for `mask: masks.causal()`. Default false. */
   causal: option.boolean({ default: false }),
   /**
-   * Which keys each query sees, in global positions. A chunk is never routed to one of which it would see nothing. Under a mask
-   * that shows no query a later key chunks are routed by what was before them, and so must stand one after another; under any
-   * other, routing uses the whole of every chunk. Default: all keys.
+   * The keys that are visible to each query, in global positions. A chunk is never routed to a chunk of which no key is
+   * visible to it. Under a causal mask, in which no query attends to a later key, chunks are routed by the tokens
+   * before them and must not interleave. Under any other mask, routing uses all tokens of every chunk. Default: all
+   * keys.
    */
   mask: option.mask({ optional: true }),
   /**
-   * How the sequence is cut into shards. A shard's rows are cut into its chunks in their order; zigzag's two stretches each
-   * into half of an even `chunksPerRank`. "striped" chunks are samples of the whole sequence: legal, but not under a causal
-   * mask. Default "contiguous".
+   * Placement of the sequence: how it is divided into shards. The rows of a shard are divided into its chunks in order;
+   * with "zigzag" and an even `chunksPerRank`, each of its two spans into half of the chunks. "striped" chunks are
+   * samples of the whole sequence, which is not allowed under a causal mask. Default "contiguous".
    */
   placement: option.placement({ default: "contiguous" }),
-  /** Turns queries and keys by their global positions; `RotaryEmbedding` of @mosaic/nn. Default: nothing does. */
+  /**
+   * Encodes global positions in queries and keys, such as `RotaryEmbedding` of @mosaic/nn. Default: no position
+   * encoding.
+   */
   positions: option.custom("a PositionEncoding", option.hasMethods<PositionEncoding>("encode"), { optional: true }),
-  /** Of the input and the projections; the router's parameters are float32 whatever this is. Default "float32". */
+  /** The dtype of the input and the projections. The router's parameters are always float32. Default "float32". */
   dtype: option.dtype({ default: "float32" }),
-  /** Whether a learned gate mixes the result with attention over the own chunk alone; "soft" needs it. Default true. */
+  /**
+   * Whether a learned gate mixes the result with attention over the own chunk only; required for "soft". Default true.
+   */
   gate: option.boolean({ default: true }),
-  /** Keep only the input, fetch and compute the rest again in the backward. Default false. */
+  /** Save only the input, and fetch and recompute the rest in the backward. Default false. */
   useCheckpoint: option.boolean({ default: false }),
-  /** Whether `meta` bounds what was missed; costs Hkv·(D + 1) numbers a chunk in the gather. Default true. */
+  /**
+   * Whether `meta` contains a bound on the missed softmax mass. Adds Hkv·(D + 1) numbers per chunk to the gather.
+   * Default true.
+   */
   certificate: option.boolean({ default: true }),
   /**
-   * ε, more than 0 and less than 1: attend to more chunks until no row can have missed more than this share of its softmax. If
-   * causal, which chunks are added depends on all queries of a chunk: for inference. Default: no more chunks.
+   * ε, more than 0 and less than 1: attend to more chunks until no row can have missed more than this share of its
+   * softmax. Under a causal mask, the added chunks depend on all queries of a chunk, so use it for inference only.
+   * Default: no additional chunks.
    */
   maxMissedMass: option.number({ above: 0, below: 1, optional: true }),
-  /** Standard deviation of normal noise on the scores while training. Default 0. */
+  /** Standard deviation of normal noise on the scores during training. Default 0. */
   routingNoise: option.number({ min: 0, default: 0 }),
-  /** Steps of training over which topK comes down from all chunks. Default 0. */
+  /** Number of training steps over which topK decreases from all chunks. Default 0. */
   warmupSteps: option.integer({ min: 0, default: 0 }),
-  /** The mesh axis along which the sequence is cut. Default "sp". */
+  /** The mesh axis along which the sequence is sharded. Default "sp". */
   axis: option.string({ default: "sp" }),
   /** Factor on q·k. Default: 1 / √headDim. */
   scale: option.number({ above: 0, optional: true }),
   /** Whether the projections have biases. Default true. */
   bias: option.boolean({ default: true }),
-  /** Tokens of the whole sequence over all ranks; needed if shards are unequal. Default: local rows times ranks. */
+  /** Length of the whole sequence over all ranks. Required if shards are unequal. Default: local rows times ranks. */
   sequenceLength: option.integer({ min: 1, optional: true }),
 });
-/** What HierarchicalMetaAttention takes. */
+/** Options of HierarchicalMetaAttention. */
 export type HierarchicalMetaAttentionOptions = OptionsOf<typeof hierarchicalMetaAttentionOptions>;
 type ParsedOptions = ResolvedOptionsOf<typeof hierarchicalMetaAttentionOptions>;
 
-/** Options checked, with all defaults. */
+/** Validated options, with all defaults. */
 export interface ResolvedOptions extends Omit<ParsedOptions, DerivedOption | "causal"> {
   readonly name: string;
   readonly numKvHeads: number;
   readonly headDim: number;
   readonly summaryHeads: number;
-  /** Chunks of the whole sequence, if no shard is too short for its own. */
+  /** Number of chunks of the whole sequence, if no shard is too short for its chunks. */
   readonly chunks: number;
   readonly topK: number;
   readonly mask: Mask;
   readonly placement: Placement;
   readonly scale: number;
 }
-/** Options whose defaults follow from others, or that have another form once they are resolved. */
+/** Options whose defaults depend on others, or whose type changes when they are resolved. */
 type DerivedOption = "numKvHeads" | "headDim" | "summaryHeads" | "topK" | "mask" | "placement" | "scale";
 
-/** Checks options against each other and the mesh, and fills in the defaults that follow from others. */
+/** Checks options against each other and the mesh, and fills in the defaults that depend on others. */
 export function resolveOptions(name: string, ctx: Context, input: HierarchicalMetaAttentionOptions): ResolvedOptions {
   checkContext(name, ctx);
   const { causal, ...options } = hierarchicalMetaAttentionOptions.parse(input, name);
@@ -156,7 +175,7 @@ export function resolveOptions(name: string, ctx: Context, input: HierarchicalMe
   return settings;
 }
 
-/** A number of chunks to choose, checked against how many there are. */
+/** Resolves topK, and checks it against the number of chunks. */
 function resolveTopK(where: string, topK: number | "all" | undefined, chunks: number): number {
   if (topK === undefined) return Math.min(2, chunks - 1);
   if (topK === "all") return chunks - 1;
@@ -185,7 +204,7 @@ function checkCombination(settings: ResolvedOptions): void {
     throw new OptionError({ where, expected: invalidCombination[1], received: String(invalidCombination[2]) });
 }
 
-/** Throws an OptionError unless `count` heads share `size` evenly. */
+/** Throws an OptionError unless `size` is divisible by `count`. */
 export function checkHeads(
   where: string,
   names: readonly [numHeads: string, size: string],

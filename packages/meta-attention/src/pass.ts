@@ -35,14 +35,14 @@ import type { ResolvedOptions, RoutedAttentionConfig } from "./options.ts";
 import { type ChunkSummaryEncoder, type PendingSummaries, startSummaries } from "./encoder.ts";
 import { ResourceStack, type RunWithGradMode } from "./tensor-views.ts";
 
-/** The module that runs, and how the sequence is cut. */
+/** The parts of the module, and the chunks of the sequence. */
 interface PassParts extends Projections {
   readonly ctx: Context;
   readonly summary: ChunkSummaryEncoder;
   readonly metaAttention: MetaAttention;
 }
 
-/** One forward. Everything that does not leave it is freed with it. */
+/** One forward. Disposing it releases everything that is not returned. */
 export class ForwardPass implements Disposable {
   readonly #parts: PassParts;
   readonly #config: RoutedAttentionConfig;
@@ -64,12 +64,12 @@ export class ForwardPass implements Disposable {
   async run(call: RoutingCall): Promise<MetaResult> {
     const { summary, chunks, settings } = this.#parts;
     recordRouting(this.#config, this.#x, settings, call);
-    // In "exact" the output is no smooth function of the scores: its gradient stays with its parameters, so that
-    // gradients of the input are those of attention over what was attended to.
+    // With "exact", the output is not a smooth function of the scores. The router's gradient is limited to its
+    // parameters, so that the gradient of the input is that of attention to the chunks that were attended to.
     const routerInput = settings.combine === "exact" ? this.#track(this.#x.detach()) : this.#x;
     const pendingSummaries = this.#track(startSummaries(summary, routerInput, chunks));
     const pendingWeights = call.dryRun ? null : pendingSummaries.weights.map((weights) => weights.read());
-    // Enqueued before the host waits, so that the device has work meanwhile.
+    // Enqueued before the host waits, so that the device is busy during the wait.
     const projectInput = (): ProjectedQkv => projectQkv(this.#x, this.#parts);
     const qkv = this.#track(settings.useCheckpoint ? noGrad(projectInput) : projectInput());
     const keys = settings.certificate ? this.#track(keyStatistics(qkv.k, chunks.own)) : null;
@@ -154,13 +154,13 @@ export class ForwardPass implements Disposable {
   }
 }
 
-/** What routing follows from. */
+/** Inputs of the routing. */
 interface RoutingInputs {
   readonly pending: PendingSummaries;
-  /** Of the weights; null on a device without values. */
+  /** Values of the weights; null on a device without values. */
   readonly values: readonly Float32Array[] | null;
   readonly keys: Tensor | null;
-  /** x as the summaries see it. */
+  /** x as the input of the summaries: detached with "exact". */
   readonly routerInput: Tensor;
 }
 
@@ -170,11 +170,11 @@ interface ResultInputs {
   readonly chosen: ChosenChunks;
   readonly routing: Routing;
   readonly statistics: GatheredStatistics;
-  /** Whether ranks exchanged what more they attend to. */
+  /** Whether ranks exchanged bounds to select additional chunks. */
   readonly canExtend: boolean;
 }
 
-/** x must be [B,S,E] of the module's dtype. */
+/** Throws a ShapeError or DTypeError unless x is [B,S,E] of the module's dtype. */
 export function checkInput(x: Tensor, { name: where, embedDim, dtype }: ResolvedOptions): void {
   checkTensor(where, x);
   if (x.rank !== 3 || x.shape[2] !== embedDim || x.shape[0]! < 1) {
@@ -194,7 +194,10 @@ export function checkInput(x: Tensor, { name: where, embedDim, dtype }: Resolved
   });
 }
 
-/** Chunks given by the caller: for each batch element and chunk, others that it may attend to, each once. */
+/**
+ * Throws an OptionError unless the chunks that the caller chose are, for each batch element and chunk, distinct chunks
+ * that it may attend to.
+ */
 export function checkSelectedChunks(
   where: string,
   chosen: ChosenChunks | undefined,

@@ -5,13 +5,14 @@ import type { ChosenChunks } from "./route/choose.ts";
 import type { NoiseSpec } from "./route/router.ts";
 import type { ResolvedOptions, RoutedAttentionConfig } from "./options.ts";
 
-// What ranks must agree on and no message shows: each derives alone, from options, mask and chunks, what it sends, and under some
-// choices a rank expects no message at all. So a forward records how it routes and what it attends to, a backward what it returns.
+// Records calls on which ranks must agree, but which no message shows. Each rank derives alone, from options, mask and
+// chunks, what it sends, and for some choices a rank expects no message at all. Therefore a forward records its routing
+// and the chunks it attends to, and a backward the chunks for which it returns gradients.
 
-/** Lists of chunks that a description has in full. */
+/** Maximum number of lists of chunks that a description contains in full. */
 const MAX_LISTED_CHUNKS = 16;
 
-/** What a call's routing follows from. */
+/** Parameters that determine the routing of a call. */
 export interface RoutingCall {
   readonly topK: number;
   readonly noise: NoiseSpec | null;
@@ -59,7 +60,7 @@ export function recordBackward({ group, label }: RoutedAttentionConfig, calls: r
   record(group, () => `${label} backward of chunks ${formatChosenChunks(calls)}`);
 }
 
-/** A group of one rank has nothing to compare. */
+/** Records a call, unless the group has one rank and nothing to compare. */
 function record(group: ProcessGroup, description: () => string): void {
   if (group.size > 1) group.recordCall(description);
 }
@@ -76,7 +77,7 @@ function formatOptions(settings: ResolvedOptions): string[] {
   ];
 }
 
-/** Chunks are kept from call to call, and masks may have many slices. */
+/** Descriptions of chunks, which are cached because chunks are reused by later calls and masks may have many slices. */
 const chunkingTexts = new WeakMap<Chunks, string>();
 
 function formatChunking(chunks: Chunks): string {
@@ -88,7 +89,10 @@ function formatChunking(chunks: Chunks): string {
   return text;
 }
 
-/** `[[1],[0]]`, by batch element and query chunk; of many lists the first ones and a hash of all. */
+/**
+ * Formats lists of chunks, `[1] [0]`, by batch element and query chunk; if there are many, the first ones and a hash of
+ * all.
+ */
 function formatChosenChunks(calls: readonly ChosenChunks[]): string {
   const numbers: number[] = [];
   const listTexts: string[] = [];

@@ -1,8 +1,9 @@
-// Views of memory without history, which kernels are given; and what a forward carries over an await: tensors, the grad mode.
+// Views of memory without history, for kernels; and what a forward preserves across an await: tensors and the grad
+// mode.
 import { enableGrad, isGradEnabled, keep, noGrad, type ReduceKind, Tensor } from "@mosaic/core";
 import type { Chunk } from "./chunks.ts";
 
-/** Part of [B,S,parts·H·D] as heads [B,H,S,D]. */
+/** Returns part `partIndex` of [B,S,parts·H·D] as heads [B,H,S,D]. */
 export function headsView(
   x: Tensor,
   partIndex: number,
@@ -17,7 +18,7 @@ export function headsView(
   });
 }
 
-/** Rows of a chunk, and batch elements [b0, b1), of [B,H,S] or [B,H,S,D]. */
+/** Returns the rows of a chunk, for batch elements [b0, b1), of [B,H,S] or [B,H,S,D]. */
 export function chunkRows(
   x: Tensor,
   { offset, length }: Pick<Chunk, "offset" | "length">,
@@ -30,7 +31,7 @@ export function chunkRows(
   });
 }
 
-/** Numbers (b, i, j) for b in [b0, b1) of [B,c,N], shaped to broadcast over [b1 − b0, …] of so many axes. */
+/** Returns the elements (b, i, j), b in [b0, b1), of [B,c,N], with `axes` axes to broadcast over [b1 − b0, …]. */
 export function pairView(
   x: Tensor,
   { b0, b1, i, j }: { b0: number; b1: number; i: number; j: number },
@@ -44,14 +45,17 @@ export function pairView(
   });
 }
 
-/** float32 zeros. */
+/** Returns float32 zeros of the shape of x. */
 export function zerosLike(x: Tensor): Tensor {
   const zeros = x.device.empty(x.shape, "float32");
   x.device.kernels.fill(zeros, 0);
   return zeros;
 }
 
-/** float32 zeros of the shape of heads [B,H,S,D], in memory as [B,S,H,D], so that merging the heads is a view. */
+/**
+ * Returns float32 zeros of the shape of heads [B,H,S,D], in the memory order [B,S,H,D], so that merging the heads is a
+ * view.
+ */
 export function zeroHeads({ device, shape }: Tensor): Tensor {
   const [batch, numHeads, rows, size] = shape as [number, number, number, number];
   using memory = device.empty([batch, rows, numHeads, size], "float32");
@@ -59,7 +63,7 @@ export function zeroHeads({ device, shape }: Tensor): Tensor {
   return memory.permute([0, 2, 1, 3]);
 }
 
-/** x rounded to a dtype, in memory laid out the same way; takes x. */
+/** Rounds x to a dtype, in the same memory order. Takes ownership of x. */
 export function castTo(x: Tensor, dtype: Tensor["dtype"]): Tensor {
   if (x.dtype === dtype) return x;
   using float32Source = x;
@@ -70,7 +74,10 @@ export function castTo(x: Tensor, dtype: Tensor["dtype"]): Tensor {
   return out;
 }
 
-/** Things that end together, the last first, and not with the `scope` that they are made in: what a backward needs, for one. */
+/**
+ * Resources that are disposed together, in reverse order. They are not disposed by the `scope` in which they are
+ * created; for example, those that a backward needs.
+ */
 export class ResourceStack implements Disposable {
   readonly #resources: Disposable[] = [];
 
@@ -85,16 +92,19 @@ export class ResourceStack implements Disposable {
   }
 }
 
-/** out ← x reduced over every axis on which out has length 1; a copy if x has, too. */
+/** out ← x reduced over every axis on which out has length 1; a copy if the sizes are equal. */
 export function reduceInto(kind: ReduceKind, out: Tensor, x: Tensor): void {
   if (out.size === x.size) x.device.kernels.copy(out, x);
   else x.device.kernels.reduce(kind, out, x);
 }
 
-/** Runs what follows a wait with recording as it was before. */
+/** Runs a function in the grad mode that was captured. */
 export type RunWithGradMode = <T>(body: () => T) => T;
 
-/** Whether operations are recorded is a property of the moment: other code runs while one waits. Call it before. */
+/**
+ * Captures whether operations are recorded. Call it before an await, because other code may change the mode during the
+ * wait.
+ */
 export function captureGradMode(): RunWithGradMode {
   return isGradEnabled() ? enableGrad : noGrad;
 }

@@ -15,8 +15,8 @@ import { softmaxShare } from "../log-softmax.ts";
 import { type AttendedChunk, chunkMass, type RoutedAttention, createTile } from "./routed-attention.ts";
 
 /**
- * Gradients of q, k and v, summed in float32 and rounded once, and of the router's numbers. Chosen chunks first; what they are
- * owed travels home while the own chunk's turn comes.
+ * Computes the gradients of q, k and v, summed in float32 and rounded once, and those of the router's weights. Chosen
+ * chunks are first, so that their gradients are sent to the owners while the own chunks are computed.
  */
 export function routedBackward(attention: RoutedAttention, router: Tensor, dOutput: Tensor): Tensor[] {
   const { config, q, k, v, combinedState, fetches, attendedChunks } = attention;
@@ -46,7 +46,10 @@ export function routedBackward(attention: RoutedAttention, router: Tensor, dOutp
   return [...[dq, dk, dv].map((sum) => castTo(sum, q.dtype)), dRouter];
 }
 
-/** Each own chunk attends to itself: with its share of the whole softmax if exact, and alone where the gate looks. */
+/**
+ * Computes the backward of each own chunk's attention to itself: with its share of the whole softmax if exact, and by
+ * itself for the gate.
+ */
 function attendOwnBackward(attention: RoutedAttention, grads: BackwardOperands): void {
   using resources = new ResourceStack();
   const { dOut, lse, delta } = computeOwnGradients(attention, grads, resources);
@@ -70,7 +73,7 @@ interface OwnGradients {
   readonly delta: Tensor;
 }
 
-/** What the kernel needs for the keys of own chunks. */
+/** Returns the inputs of the kernel for the keys of own chunks. */
 function computeOwnGradients(
   attention: RoutedAttention,
   grads: BackwardOperands,
@@ -80,7 +83,7 @@ function computeOwnGradients(
   const { dCombined, dOwn, delta } = grads;
   const { device } = dCombined;
   const { kernels } = device;
-  // Without a gate these keys are some among all: the global rule.
+  // Without a gate, these keys are a part of all keys, so the global lse and delta apply.
   if (!dOwn) return { dOut: dCombined, lse: combinedState.lse, delta };
   const dOut = resources.use(device.empty(dOwn.shape, "float32"));
   const sums = resources.use(device.empty(delta.shape, "float32"));
@@ -103,7 +106,10 @@ function computeOwnGradients(
   return { dOut, lse: ownState.lse, delta: sums };
 }
 
-/** There the combined output is the own one. */
+/**
+ * Adds dCombined to dOut for rows that attended to no other chunk, where the combined output is that over the own
+ * chunk.
+ */
 function addUnroutedGradients(dOut: Tensor, dCombined: Tensor, attention: RoutedAttention): void {
   for (const [query, chunk] of attention.config.chunks.own.entries()) {
     for (const [b0, b1] of attention.batchRuns(false, query)) {
@@ -114,14 +120,20 @@ function addUnroutedGradients(dOut: Tensor, dCombined: Tensor, attention: Routed
   }
 }
 
-/** A chunk that was read, the router's numbers, and where the gradients of its keys (k) and values (v) are added. */
+/**
+ * A chunk that was read, the router's weights, and the sums to which the gradients of its keys (k) and values (v) are
+ * added.
+ */
 interface ChunkBackwardArgs {
   readonly chunkRead: AttendedChunk;
   readonly router: Tensor;
   readonly sums: KvBlock;
 }
 
-/** Adds what a read of a chosen chunk contributes to dq, to the gradients of its keys, and to the router's. */
+/**
+ * Adds the contributions of a read of a chosen chunk to dq, to the gradients of its keys and values, and to the
+ * router's.
+ */
 function chunkBackward(attention: RoutedAttention, chunkArgs: ChunkBackwardArgs, grads: BackwardOperands): void {
   using resources = new ResourceStack();
   const rows: RowSelector = (x) =>
@@ -137,7 +149,7 @@ function chunkBackward(attention: RoutedAttention, chunkArgs: ChunkBackwardArgs,
   else softBackward(attention, chunkArgs, { grads, rows });
 }
 
-/** The rows of the read's queries. */
+/** Selects the rows of the read's queries. */
 type RowSelector = (x: Tensor) => Tensor;
 
 interface BackwardContext {
@@ -145,7 +157,7 @@ interface BackwardContext {
   readonly rows: RowSelector;
 }
 
-/** The keys are some among all of one softmax; the bias on their logits has the derivative Σ dv·v − Σ mass·delta. */
+/** The chunk's keys are a part of one softmax. The bias on their logits has the derivative Σ dv·v − Σ mass·delta. */
 function exactBackward(
   attention: RoutedAttention,
   chunkArgs: ChunkBackwardArgs,
@@ -170,7 +182,7 @@ function exactBackward(
   kernels.binary("add", sums.v, sums.v, dv);
 }
 
-/** The chunk has a softmax of its own, and a weight. */
+/** The chunk has a separate softmax, and a weight. */
 function softBackward(
   attention: RoutedAttention,
   chunkArgs: ChunkBackwardArgs,
@@ -213,14 +225,16 @@ function keysBackward(
   q.device.kernels.attendBackward(qkvGradients, rows(q), saved, keys, tile);
 }
 
-/** The gradients that a backward works on: [B,H,S,D] each, of keys and values [B,Hkv,S,D], and the rows' dot products [B,H,S]. */
+/**
+ * The gradients of a backward: [B,H,S,D] each, of keys and values [B,Hkv,S,D], and the dot products of rows [B,H,S].
+ */
 interface BackwardOperands {
-  /** Of the combined output, and of that over own chunks alone if there is a gate. */
+  /** The gradients of the combined output and, with a gate, of the output over own chunks only. */
   readonly dCombined: Tensor;
   readonly dOwn: Tensor | null;
   /** rowsum(dCombined · combined). */
   readonly delta: Tensor;
-  /** To add to, float32. */
+  /** Accumulated gradients, float32. */
   readonly dq: Tensor;
   readonly dk: Tensor;
   readonly dv: Tensor;

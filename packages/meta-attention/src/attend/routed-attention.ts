@@ -8,7 +8,7 @@ import { recordAttention } from "../record-call.ts";
 import type { RoutedAttentionConfig } from "../options.ts";
 import type { ChosenChunks } from "../route/choose.ts";
 
-/** Queries of one chunk against keys of another, or the same. */
+/** Creates the tile of the queries of one chunk and the keys of another, or the same, chunk. */
 export function createTile({ chunks: { mask }, scale }: RoutedAttentionConfig, queries: Chunk, keys: Chunk): Tile {
   return { q: queries.spans, k: keys.spans, mask, scale };
 }
@@ -20,7 +20,7 @@ export interface Qkv extends KvBlock {
   readonly q: Tensor;
 }
 
-/** A chunk that was attended to, and what its backward needs. */
+/** A chunk that was attended to, and the data that its backward needs. */
 export interface AttendedChunk extends ChunkRead {
   readonly fetch: ChunkFetch;
   /** exact: lse of the rows before and after this chunk; soft: the state over the chunk alone. */
@@ -30,8 +30,9 @@ export interface AttendedChunk extends ChunkRead {
 }
 
 /**
- * The attention of one forward, as it comes to be: first over own chunks, then over chosen ones, in one or more calls of `attendChosenChunks`. Kernels
- * only; `recordRoutedAttention` makes the result part of the tape. Holds what the backward needs.
+ * The attention of one forward: first over own chunks, then over chosen ones, in one or more calls of
+ * `attendChosenChunks`. Calls kernels only; `recordRoutedAttention` records the result on the tape. Holds the data that
+ * the backward needs.
  */
 export class RoutedAttention implements Disposable {
   readonly config: RoutedAttentionConfig;
@@ -39,16 +40,18 @@ export class RoutedAttention implements Disposable {
   readonly k: Tensor;
   readonly v: Tensor;
   readonly attendedChunks: AttendedChunk[] = [];
-  /** What comes out, [B,S,parts·H·D]: over own chunks alone if there is a gate, then combined. */
+  /**
+   * The output [B,S,parts·H·D]: with a gate, first the attention over own chunks only; last, the combined attention.
+   */
   #packed: Tensor;
   #ownState: AttentionState;
   #combined: AttentionState;
-  /** Query chunks and batch elements that attended to any chunk but their own: query · B + b. */
+  /** Query chunks and batch elements that attended to any other chunk, as query · B + b. */
   readonly #attendedRows = new Set<number>();
   readonly #resources = new ResourceStack();
   /** The results, in float32 until they are rounded. */
   #outputs = new ResourceStack();
-  /** One for each call of `attendChosenChunks`, and its chunks. */
+  /** The fetch of each call of `attendChosenChunks`, and its chosen chunks (`#chosenByCall`). */
   readonly #fetches: ChunkFetch[] = [];
   readonly #chosenByCall: ChosenChunks[] = [];
 
@@ -67,12 +70,12 @@ export class RoutedAttention implements Disposable {
     this.#combined = { out: this.#outputPart(this.#numParts - 1), lse: lse() };
   }
 
-  /** Over own chunks alone; without a gate `out` is that of `combined`. */
+  /** The state over own chunks only. Without a gate, `out` is that of `combinedState`. */
   get ownState(): AttentionState {
     return this.#ownState;
   }
 
-  /** Combined; its lse is that over everything attended to. */
+  /** The combined state. Its lse is that over all keys that were attended to. */
   get combinedState(): AttentionState {
     return this.#combined;
   }
@@ -87,8 +90,8 @@ export class RoutedAttention implements Disposable {
   }
 
   /**
-   * Attends to the chosen chunks; the first call also to the own ones, while chosen ones travel. What came for an earlier call
-   * is not sent again.
+   * Attends to the chosen chunks. The first call also attends to the own chunks, while the chosen ones are transferred.
+   * Chunks that an earlier call fetched are not sent again.
    */
   attendChosenChunks(chosen: ChosenChunks): void {
     const { config, k, v } = this;
@@ -111,13 +114,16 @@ export class RoutedAttention implements Disposable {
     }
   }
 
-  /** Batch elements [b0, b1) for which a query chunk of this rank looked, or did not look, at any chunk but its own. */
+  /**
+   * Returns the runs of batch elements [b0, b1) for which a query chunk of this rank attended, or did not attend, to
+   * any other chunk.
+   */
   batchRuns(hasAttended: boolean, query: number): (readonly [b0: number, b1: number])[] {
     const batch = this.q.shape[0]!;
     return findRuns(batch, (b) => this.#attendedRows.has(query * batch + b) === hasAttended);
   }
 
-  /** What came out, [B,S,parts·H·D] in the dtype of q: rounded now, once, and nothing is added any more. */
+  /** Returns the output [B,S,parts·H·D] in the dtype of q. It is rounded once, and nothing may be added afterwards. */
   result(): Tensor {
     const { q } = this;
     if (q.dtype === "float32") return this.#packed.detach();
@@ -181,7 +187,7 @@ export class RoutedAttention implements Disposable {
     return copy;
   }
 
-  /** The rows of a query chunk, for some batch elements. */
+  /** Returns the rows of a query chunk, for some batch elements. */
   #viewQueryRows({ out, lse }: AttentionState, { query, b0, b1 }: Pick<ChunkRead, "query" | "b0" | "b1">): ChunkRows {
     const chunk = this.config.chunks.own[query]!;
     const resources = new ResourceStack();
@@ -204,7 +210,10 @@ interface ChunkRows extends AttentionState, Disposable {
   readonly q: Tensor;
 }
 
-/** The share of the softmax over everything attended to that lies on the chunk of a read, for each of its rows [b,H,S]. */
+/**
+ * Returns the share of the softmax over all attended keys that falls on the chunk of a read, for each of its rows
+ * [b,H,S].
+ */
 export function chunkMass(
   { combinedState, config }: RoutedAttention,
   { query, b0, b1, lseBefore, lseAfter, state }: AttendedChunk,
@@ -217,15 +226,18 @@ export function chunkMass(
   return mass;
 }
 
-/** How the softmax of each of this rank's chunks is spread over chunks, [B,c,N] each; 0 where it did not look. */
+/**
+ * Distribution of the softmax of each of this rank's chunks over chunks, [B,c,N] each; 0 for chunks that were not
+ * attended to.
+ */
 export interface AttentionMass {
   /** Mean over heads and rows. */
   readonly mean: Tensor;
-  /** The largest of any head and row. */
+  /** Maximum over heads and rows. */
   readonly peak: Tensor;
 }
 
-/** Where attention fell, from what was computed anyway: the lse of each part beside that of the whole. */
+/** Computes the attention mass from available values: the lse of each part and that of the whole. */
 export function attentionMass(attention: RoutedAttention): AttentionMass {
   const { ownState, combinedState, config, q } = attention;
   const { kernels } = q.device;

@@ -6,7 +6,7 @@ import type { ChosenChunks } from "../route/choose.ts";
 /** Keys and values, or their gradients, [n,Hkv,S,D] each: views to be disposed. */
 export interface DisposableKv extends KvBlock, Disposable {}
 
-/** What a block of keys is made of. */
+/** Format of a block of keys and values. */
 interface KvFormat {
   readonly numKvHeads: number;
   readonly headDim: number;
@@ -14,14 +14,14 @@ interface KvFormat {
 }
 
 /**
- * Room for K and V, or dK and dV, of foreign chunks: for each, the batch elements that are wanted, [n,2,Hkv,S,D]. A run of
- * them is dense, so that it travels as one message.
+ * Buffers for K and V, or dK and dV, of chunks that are transferred: for each chunk, its required batch elements
+ * [n,2,Hkv,S,D]. A run of batch elements is contiguous, so that it is sent as one message.
  */
 export class KvChunkBuffers implements Disposable {
   readonly #resources = new ResourceStack();
   readonly #chunks = new Map<number, { readonly slots: ReadonlyMap<number, number>; readonly memory: Tensor }>();
 
-  /** Uninitialised. */
+  /** The buffers are uninitialized. */
   constructor(device: Device, runs: readonly BatchRun[], { numKvHeads, headDim, dtype }: KvFormat) {
     const batchIndicesByChunk = new Map<number, number[]>();
     for (const { chunk, b0, b1 } of runs) {
@@ -37,20 +37,20 @@ export class KvChunkBuffers implements Disposable {
     }
   }
 
-  /** All zeros. */
+  /** Fills all buffers with zeros. */
   clear(): this {
     for (const { memory } of this.#chunks.values()) memory.device.kernels.fill(memory, 0);
     return this;
   }
 
-  /** The run as it travels, dense [b1 − b0,2,Hkv,S,D]. */
+  /** Returns a run as one message, contiguous [b1 − b0,2,Hkv,S,D]. */
   viewOfRun({ chunk, b0, b1 }: BatchRun): Tensor {
     const { slots, memory } = this.#chunks.get(chunk.index)!;
     const first = slots.get(b0)!;
     return memory.slice(0, first, first + b1 - b0);
   }
 
-  /** The run as kernels see it, [b1 − b0,Hkv,S,D] each. */
+  /** Returns a run as keys and values for kernels, [b1 − b0,Hkv,S,D] each. */
   kv(run: BatchRun): DisposableKv {
     using message = this.viewOfRun(run);
     return unpackKv(message);
@@ -62,7 +62,7 @@ export class KvChunkBuffers implements Disposable {
   }
 }
 
-/** The two halves of [n,2,Hkv,S,D]. */
+/** Returns the two halves of [n,2,Hkv,S,D] as keys and values. */
 export function unpackKv(message: Tensor): DisposableKv {
   const [n, , numHeads, rows, size] = message.shape as [number, number, number, number, number];
   const [batchStride, kvStride, ...innerStrides] = message.strides as [number, number, number, number, number];
@@ -75,7 +75,7 @@ export function unpackKv(message: Tensor): DisposableKv {
   return disposableKv(viewHalf(0), viewHalf(1));
 }
 
-/** A run of this rank's own k and v, or dk and dv. */
+/** Returns a run of this rank's own k and v, or dk and dv. */
 export function localKv({ k, v }: KvBlock, { chunk, b0, b1 }: BatchRun): DisposableKv {
   return disposableKv(chunkRows(k, chunk, b0, b1), chunkRows(v, chunk, b0, b1));
 }
@@ -84,7 +84,7 @@ function disposableKv(k: Tensor, v: Tensor): DisposableKv {
   return { k, v, [Symbol.dispose]: () => [k, v].forEach((tensor) => tensor.dispose()) };
 }
 
-// Every rank has what every query chunk chose, so each works out alone what it sends and receives.
+// Every rank has the choices of all query chunks, so each derives without communication what it sends and receives.
 
 /** A chunk for consecutive batch elements, [b0, b1). */
 export interface BatchRun {
@@ -93,12 +93,12 @@ export interface BatchRun {
   readonly b1: number;
 }
 
-/** A message of K and V: a run that goes to or comes from a rank. */
+/** A message of K and V: a run that is sent to or received from a rank. */
 export interface ChunkTransfer extends BatchRun {
   readonly peer: number;
 }
 
-/** What a rank sends and receives; the list that `a` sends to `b` is, in order, what `b` receives from `a`. */
+/** Messages that a rank sends and receives. The messages from rank a to rank b have the same order on both ranks. */
 export interface ChunkTransfers {
   readonly sends: readonly ChunkTransfer[];
   readonly receives: readonly ChunkTransfer[];
@@ -106,17 +106,17 @@ export interface ChunkTransfers {
 
 /** A query chunk of this rank that attends to another chunk. */
 export interface ChunkRead extends BatchRun {
-  /** The number of the query chunk among this rank's. */
+  /** Index of the query chunk among this rank's chunks. */
   readonly query: number;
 }
 
-/** The chunks to fetch now, and those fetched before, which ranks still hold. */
+/** The chunks to fetch now, and those that were fetched before and are still on the ranks. */
 interface ChunkRequests {
   readonly chosen: ChosenChunks;
   readonly previousSelections: readonly ChosenChunks[];
 }
 
-/** This rank's messages. */
+/** Returns this rank's messages. */
 export function planTransfers(requests: ChunkRequests, chunks: Chunks): ChunkTransfers {
   const { rank, ranks, all, own } = chunks;
   const remoteChunks = all.filter(({ owner }) => owner !== rank);
@@ -132,7 +132,10 @@ export function planTransfers(requests: ChunkRequests, chunks: Chunks): ChunkTra
   };
 }
 
-/** Which of some chunks a rank must be sent, by rising chunk and batch element; each once, however many of its own look. */
+/**
+ * Returns the candidate chunks that a rank must receive, in ascending order of chunk and batch element. Each is listed
+ * once, even if several chunks of the rank attend to it.
+ */
 function requiredChunks(
   rank: number,
   candidateChunks: readonly Chunk[],
@@ -148,7 +151,10 @@ function requiredChunks(
   );
 }
 
-/** What this rank's query chunks attend to among the chunks that `isAvailable` accepts, those of the first before those of the second. */
+/**
+ * Lists the chunks that this rank's query chunks attend to, among those that `isAvailable` accepts, in the order of the
+ * query chunks.
+ */
 export function chunkReads(
   chosen: ChosenChunks,
   { all, own }: Chunks,
@@ -162,7 +168,7 @@ export function chunkReads(
   );
 }
 
-/** The chunks and batch elements for which a rule holds. */
+/** Returns the chunks and batch elements for which `isIncluded` holds. */
 function batchRuns(
   candidateChunks: readonly Chunk[],
   batch: number,

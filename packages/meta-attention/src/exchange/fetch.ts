@@ -12,8 +12,9 @@ import {
 } from "./chunk-transfers.ts";
 
 /**
- * The gradients of fetched chunks returned to their owners, over the same transfers, in float32: contributions are added to what `sums` shows,
- * `post` sends them, `accumulate` adds those that arrive to this rank's own dk and dv.
+ * Returns the gradients of fetched chunks to their owners, over the same transfers in reverse, in float32.
+ * Contributions are added to the views of `gradientSums`, `post` sends them, and `accumulate` adds the received ones to
+ * this rank's own dk and dv.
  */
 export class GradientExchange implements Disposable {
   readonly #config: RoutedAttentionConfig;
@@ -34,7 +35,7 @@ export class GradientExchange implements Disposable {
     );
   }
 
-  /** Where to add the gradients of a run's keys and values: k stands for dk, v for dv. */
+  /** Returns the views to which the gradients of a run's keys and values are added: dk as k, dv as v. */
   gradientSums({ chunk, b0, b1 }: BatchRun): DisposableKv {
     if (chunk.owner !== this.#config.chunks.rank) return this.#memory.kv({ chunk, b0, b1 });
     return localKv(this.#ownKv, { chunk, b0, b1 });
@@ -75,15 +76,15 @@ export class GradientExchange implements Disposable {
 }
 
 /**
- * The chosen chunks' keys and values, on their way to the ranks that chose them: posted when made, there after `wait`.
- * In the dtype of this rank's own k and v, which are [B,Hkv,S,D].
+ * The transfer of the chosen chunks' keys and values to the ranks that chose them. Posted by the constructor, complete
+ * after `wait`. Uses the dtype of this rank's own k and v, which are [B,Hkv,S,D].
  */
 export class ChunkFetch implements Disposable {
   readonly transfers: ChunkTransfers;
   readonly #rank: number;
   readonly #ownKv: KvBlock;
   readonly #memory: KvChunkBuffers;
-  /** What is sent, until it is. */
+  /** The messages that are sent, kept until the transfer is complete. */
   readonly #messages = new ResourceStack();
   #work: Work | undefined;
 
@@ -118,7 +119,7 @@ export class ChunkFetch implements Disposable {
     return group.sendRecv(transfers, { label });
   }
 
-  /** Own keys and values side by side. */
+  /** Packs this rank's keys and values of a chunk into one buffer. */
   #pack(memory: KvChunkBuffers, run: BatchRun): void {
     using block = memory.kv(run);
     for (const kvName of ["k", "v"] as const) {
@@ -127,19 +128,19 @@ export class ChunkFetch implements Disposable {
     }
   }
 
-  /** Later work finds the chunks there. */
+  /** Orders later work after the transfer. */
   wait(): void {
     this.#work?.wait();
     this.#work = undefined;
     this.#messages[Symbol.dispose]();
   }
 
-  /** Whether a foreign chunk came, or comes, for a batch element. */
+  /** Returns whether a chunk of another rank is fetched for a batch element. */
   isFetched(chunk: Chunk, b: number): boolean {
     return this.transfers.receives.some((run) => run.chunk === chunk && run.b0 <= b && b < run.b1);
   }
 
-  /** Keys and values of a run, wherever they lie. */
+  /** Returns the keys and values of a run, whether fetched or this rank's own. */
   kv({ chunk, b0, b1 }: BatchRun): DisposableKv {
     if (chunk.owner !== this.#rank) return this.#memory.kv({ chunk, b0, b1 });
     return localKv(this.#ownKv, { chunk, b0, b1 });

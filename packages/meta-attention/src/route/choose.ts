@@ -11,17 +11,18 @@ import {
 } from "@mosaic/core";
 
 export const denseToSparseOptions = defineOptions("denseToSparse", {
-  /** Chunks that are chosen from step `steps` on. */
+  /** Number of chunks that are chosen from step `steps` on. */
   topK: option.integer({ min: 0 }),
-  /** Chunks of the sequence. */
+  /** Number of chunks of the sequence. */
   chunks: option.integer({ min: 1 }),
-  /** Steps until `topK` is reached. */
+  /** Number of steps until `topK` is reached. */
   steps: option.integer({ min: 0 }),
 });
 
 /**
- * How many chunks to choose at a step of training: all at first, then ever fewer, as a straight line to `topK` at step
- * `steps`. Routing that begins dense gets a gradient from every chunk before it must leave some out.
+ * Returns the number of chunks to choose in a step of training: it decreases linearly from all other chunks at step 0
+ * to `topK` at step `steps`. With a dense start, the router receives a gradient from every chunk before chunks are left
+ * out.
  *
  * @example
  * ```ts
@@ -50,14 +51,14 @@ export function denseToSparse(step: number, schedule: OptionsOf<typeof denseToSp
   return Math.round(maxTopK + ((topK - maxTopK) * step) / steps);
 }
 
-/** The chunks that each query chunk attends to beside itself: by batch element and query chunk, best first. */
+/** The other chunks that each query chunk attends to, by batch element and query chunk, best first. */
 export type ChosenChunks = readonly (readonly (readonly number[])[])[];
 
 /**
- * The topK best-scored chunks of every query chunk, or as many as it may attend to, ties to the smaller number, from scores
- * [B,N,N]. Every rank chooses for all, from the same numbers.
+ * Returns the topK chunks with the highest scores [B,N,N] for every query chunk, or all that it may attend to if these
+ * are fewer. Ties go to the smaller index. Every rank chooses for all ranks, from the same scores.
  *
- * @throws DeviceError if a score is not a number.
+ * @throws DeviceError if a score is NaN.
  */
 export function chooseTopK(scores: Float32Array, topK: number, { chunks, canAttend }: ChunkVisibility): ChosenChunks {
   if (scores.some(Number.isNaN)) {
@@ -78,19 +79,22 @@ export function chooseTopK(scores: Float32Array, topK: number, { chunks, canAtte
   );
 }
 
-/** Which chunks each chunk may be routed to: never to itself. */
+/** The chunks to which each chunk may be routed, never including itself. */
 export interface ChunkVisibility {
-  /** How many chunks there are. */
+  /** Number of chunks. */
   readonly chunks: number;
-  /** Whether chunks have a before and an after: each is routed by what was before it, and never ahead. */
+  /** Whether each chunk is routed by the tokens before it, and only to earlier chunks. */
   readonly causal: boolean;
-  /** Whether chunk i may attend to chunk j. */
+  /** Returns whether chunk i may attend to chunk j. */
   canAttend(i: number, j: number): boolean;
-  /** How many chunks chunk i may attend to. */
+  /** Returns the number of chunks that chunk i may attend to. */
   count(i: number): number;
 }
 
-/** Every chunk may attend to every other one, or to every one before it, if it sees any of its keys. */
+/**
+ * Creates the visibility in which every chunk may attend to every other chunk, or to every earlier one if causal,
+ * provided that the mask allows the pair.
+ */
 export function chunkVisibility(
   chunks: number,
   { causal, maskAllows = () => true }: { causal: boolean; maskAllows?: (i: number, j: number) => boolean },
@@ -110,7 +114,7 @@ export function chunkVisibility(
   };
 }
 
-/** [N,N]: `valueIfTrue` where the predicate is true, `valueIfFalse` elsewhere. */
+/** Returns [N,N]: `valueIfTrue` where the predicate is true, `valueIfFalse` elsewhere. */
 export function createPairMask(
   ctx: Context,
   chunks: number,

@@ -21,30 +21,36 @@ import { createPairMask, type ChunkVisibility, chunkVisibility } from "./choose.
 export const metaAttentionOptions = defineOptions("MetaAttention", {
   /** Length of a summary. */
   summaryDim: option.integer({ min: 1 }),
-  /** Heads of the attention over summaries; a divisor of summaryDim. Default 4. */
+  /** Number of heads of the attention over summaries; a divisor of summaryDim. Default 4. */
   numHeads: option.integer({ min: 1, default: 4 }),
-  /** Chunks attend, and are routed, only to those before them. Default false. */
+  /** Whether chunks attend, and are routed, only to earlier chunks. Default false. */
   causal: option.boolean({ default: false }),
 });
-/** What MetaAttention takes. */
+/** Options of MetaAttention. */
 export type MetaAttentionOptions = OptionsOf<typeof metaAttentionOptions>;
 
 export const routeOptions = defineOptions("MetaAttention.forward", {
-  /** Added to the scores, [B,N,N]. Default: nothing. */
+  /** Noise that is added to the scores, [B,N,N]. Default: none. */
   noise: option.tensor({ optional: true }),
-  /** Which chunks may be routed to which. Default: all to all others, or, if causal, to those before them. */
+  /** The chunks to which each chunk may be routed. Default: all others, or, if causal, all earlier ones. */
   visibility: option.custom("a ChunkVisibility", option.hasMethods<ChunkVisibility>("canAttend", "count"), {
     optional: true,
   }),
 });
-/** What one call of MetaAttention may be given. */
+/** Options of one call of MetaAttention. */
 export type RouteOptions = OptionsOf<typeof routeOptions>;
 
-/** Where each chunk should attend. */
+/** The routing of each chunk. */
 export interface Routing extends Disposable {
-  /** Scores [B,N,N], row i those of chunk i; −Infinity where it may not attend: at itself, or ahead if causal. */
+  /**
+   * Scores [B,N,N], row i for chunk i; −Infinity for chunks that it may not attend to: itself, and later ones if
+   * causal.
+   */
   readonly scores: Tensor;
-  /** Their softmax, the routing distribution of each query chunk [B,N,N]: rows sum to 1, or to 0 with nowhere to attend. */
+  /**
+   * Softmax of the scores, the routing distribution of each query chunk [B,N,N]. Rows sum to 1, or to 0 if a chunk may
+   * attend to no other.
+   */
   readonly routing: Tensor;
   /** Attention of summary i over all summaries, mean of the heads [B,N,N]. */
   readonly chunkAttention: Tensor;
@@ -53,11 +59,11 @@ export interface Routing extends Disposable {
 }
 
 /**
- * Multi-head attention over the summaries of all chunks, and from it a routing distribution for each chunk: how much chunk i
- * should attend to chunk j. docs/algorithms.md has the formulas.
+ * Computes multi-head attention over the summaries of all chunks, and from it a routing distribution for each chunk:
+ * how much chunk i should attend to chunk j. docs/algorithms.md has the formulas.
  *
- * Parameters: qkv_proj (laid out [q|k|v]) and out_proj of the attention; query_proj and key_proj (no
- * bias; equal at first) of the routing.
+ * Parameters: qkv_proj (in the layout [q|k|v]) and out_proj of the attention; query_proj and key_proj (without bias;
+ * with equal weights initially) of the routing.
  *
  * @example
  * ```ts
@@ -94,14 +100,14 @@ export class MetaAttention extends Module {
     this.qkvProjection = this.addChild("qkv_proj", new Linear(ctx, summaryDim, 3 * summaryDim));
     this.outProjection = this.addChild("out_proj", new Linear(ctx, summaryDim, summaryDim));
     this.queryProjection = this.addChild("query_proj", new Linear(ctx, summaryDim, summaryDim));
-    // A bias here would add the same to all scores of a row: it could learn nothing.
+    // A bias here would add the same value to all scores of a row, and would have no effect.
     this.keyProjection = this.addChild("key_proj", new Linear(ctx, summaryDim, summaryDim, { bias: false }));
-    // Equal at first, so that chunks begin by looking at those like themselves: what is alike, training finds far sooner
-    // (measured on planted pairs: docs/decisions/0010-how-chunks-are-chosen.md).
+    // Initially equal, so that chunks start by attending to similar chunks. Training then finds similar chunks much
+    // sooner (measured on planted pairs: docs/decisions/0010-how-chunks-are-chosen.md).
     ctx.device.kernels.copy(this.keyProjection.weight, this.queryProjection.weight);
   }
 
-  /** Summaries [B,N,M] of all chunks → where each should attend. Communicates nothing. */
+  /** Computes the routing of all chunks from their summaries [B,N,M]. No communication. */
   forward(summaries: Tensor, options?: RouteOptions): Routing {
     this.#ctx.assertOpen("MetaAttention");
     checkTensor("MetaAttention.forward: summaries", summaries);
@@ -137,21 +143,24 @@ export class MetaAttention extends Module {
     };
   }
 
-  /** Part of [q|k|v] as heads [B,H,N,M/H]. */
+  /** Returns part `partIndex` of [q|k|v] as heads [B,H,N,M/H]. */
   #head(qkv: Tensor, partIndex: number): Tensor {
     const { batch, chunks } = this.#sizes(qkv);
     const headFeatures = qkv.slice(-1, partIndex * this.#size, (partIndex + 1) * this.#size);
     return headFeatures.reshape([batch, chunks, this.#heads, this.#size / this.#heads]).permute([0, 2, 1, 3]);
   }
 
-  /** Every chunk's query against every chunk's key. */
+  /** Computes the scores of every chunk's query with every chunk's key. */
   #scores(refinedSummaries: Tensor, { causal }: ChunkVisibility): Tensor {
     const queries = this.queryProjection.forward(causal ? this.#shiftSummaries(refinedSummaries) : refinedSummaries);
     const keys = this.keyProjection.forward(refinedSummaries);
     return queries.matmul(keys.transpose(-2, -1)).scale(this.#size ** -0.5);
   }
 
-  /** Each chunk's query is the summary of the one before: its own has seen tokens that its first queries must not. */
+  /**
+   * Shifts the summaries by one chunk. Each chunk's query is the summary of the previous chunk, because its own depends
+   * on tokens that must not be visible to its first queries.
+   */
   #shiftSummaries(refinedSummaries: Tensor): Tensor {
     const { batch, chunks } = this.#sizes(refinedSummaries);
     const zeroSummary = zeros(this.#ctx, [batch, 1, this.#size]);

@@ -1,4 +1,4 @@
-// p ranks, c places for chunks on each, N chunks; B batch, M length of a summary, W numbers that bound where keys lie.
+// p ranks with c chunk slots each, N chunks; B batch, M length of a summary, W number of key statistics.
 import {
   add,
   type Context,
@@ -16,13 +16,16 @@ import type { ChosenChunks } from "./choose.ts";
 import { logSoftmax } from "../log-softmax.ts";
 import type { MetaAttention, Routing } from "./meta-attention.ts";
 
-/** What a rank gives to the gather. */
+/** Inputs of the gather on one rank. */
 interface SummaryInputs {
   /** Summaries of this rank's chunks, at most c: [n,B,M]. */
   readonly summaries: Tensor;
-  /** Where their keys lie [n,B,W]; null unless requested. Has no gradient. */
+  /** Statistics of their keys [n,B,W]; null unless requested. Has no gradient. */
   readonly keyStatistics: Tensor | null;
-  /** What summaries are made of. A rank without a chunk has made none of it, and takes part in the backward all the same. */
+  /**
+   * Tensors from which the summaries are computed. With these as inputs, a rank without chunks, which computed no
+   * summary, also takes part in the backward.
+   */
   readonly dependencies: readonly Tensor[];
 }
 
@@ -55,7 +58,7 @@ const gatherOp = defineOp({
   },
 });
 
-/** Summaries and statistics side by side, [c,B,M+W]; zeros where there is no chunk, as these places are sent as well. */
+/** Concatenates summaries and statistics, [c,B,M+W]. Slots without a chunk are zeros, because they are also sent. */
 function packSlots(summaries: Tensor, keyStatistics: Tensor | null, { chunksPerRank }: Chunks): Tensor {
   const { device, dtype } = summaries;
   const [count, batch, size] = summaries.shape as [number, number, number];
@@ -71,8 +74,8 @@ function packSlots(summaries: Tensor, keyStatistics: Tensor | null, { chunksPerR
 }
 
 /**
- * The summaries of all chunks, with what else is known of each → [N,B,M+W], in the order of the sequence. One all-gather; the
- * backward is a reduce-scatter of the summaries' gradient.
+ * Gathers the summaries of all chunks, and their statistics, to [N,B,M+W], in the order of the sequence. One
+ * all-gather; the backward is a reduce-scatter of the summaries' gradient.
  */
 function gatherSummaries(
   { summaries, keyStatistics, dependencies }: SummaryInputs,
@@ -81,20 +84,23 @@ function gatherSummaries(
   return gatherOp([summaries, keyStatistics, ...dependencies], gatherContext);
 }
 
-/** Normal noise on the scores: that of a module and a step, apart from what parameters and ranks draw. */
+/**
+ * Normal noise on the scores, specific to a module and a step, and separate from the random numbers of parameters and
+ * ranks.
+ */
 export interface NoiseSpec {
   readonly std: number;
   readonly stream: number;
   readonly step: number;
 }
 
-/** Where each chunk should attend, the same on every rank, and what was gathered to know it [N,B,W]. */
+/** The routing of each chunk, the same on every rank, and the gathered summaries and statistics [N,B,M+W]. */
 export interface GatheredRouting {
   readonly routing: Routing;
   readonly gatheredFeatures: Tensor;
 }
 
-/** Gathers summaries and routes by them. */
+/** Gathers summaries, and computes the routing from them. */
 export function gatherAndRoute(
   metaAttention: MetaAttention,
   inputs: SummaryInputs,
@@ -110,13 +116,16 @@ export function gatherAndRoute(
   return { routing: metaAttention.forward(summariesByBatch, { visibility, noise: routingNoise }), gatheredFeatures };
 }
 
-/** The same on every rank. */
+/** Draws noise that is the same on every rank. */
 function drawNoise(ctx: Context, { std, stream, step }: NoiseSpec, shape: readonly number[]): Tensor {
   const seed = (ctx.seed + Math.imul(stream + 1, 0x85ebca6b)) >>> 0;
   return randn(ctx, shape, { std, seed, stream: step });
 }
 
-/** What the attention takes of the router, [B,c,N]: weights of the chosen if soft, logarithms of the distribution if exact. */
+/**
+ * Returns the router's input to the attention, [B,c,N]: weights of the chosen chunks if soft, logarithms of the routing
+ * distribution if exact.
+ */
 export function combineWeights(
   ctx: Context,
   { scores }: Routing,
@@ -132,9 +141,10 @@ export function combineWeights(
   return softmax(maskedScores);
 }
 
-// What is added to the scores [B,c,N] of this rank's chunks: 0 for those that count, −Infinity for the others.
+// Masks that are added to the scores [B,c,N] of this rank's chunks: 0 for selected pairs of chunks, −Infinity for
+// others.
 
-/** [1,c,N]: those of chunks that they may attend to. */
+/** Returns [1,c,N], which selects the chunks that each may attend to. */
 export function visibilityMask(contextOrDevice: Context | Device, { own, all, visibility }: Chunks): Tensor {
   const values = own.flatMap(({ index }) =>
     all.map((chunk) => (visibility.canAttend(index, chunk.index) ? 0 : -Infinity)),
@@ -142,7 +152,7 @@ export function visibilityMask(contextOrDevice: Context | Device, { own, all, vi
   return fromArray(contextOrDevice, values, [1, own.length, all.length]);
 }
 
-/** [B,c,N]: those of chunks that they chose. */
+/** Returns [B,c,N], which selects the chunks that each chose. */
 export function chosenChunksMask(
   contextOrDevice: Context | Device,
   chosen: ChosenChunks,
@@ -154,15 +164,15 @@ export function chosenChunksMask(
   return fromArray(contextOrDevice, values, [chosen.length, own.length, all.length]);
 }
 
-// Ranks gather equally much: p·c slots, of which each rank fills the first of its own. Chunks are in the order of the sequence,
-// and fewer than slots where shards are short.
+// All ranks contribute the same number of slots to the gather, p·c in total. Each rank fills its first slots. Chunks
+// are in the order of the sequence, and are fewer than slots if shards are short.
 
-/** Whether slots are chunks already. */
+/** Returns whether the slots are equal to the chunks, in the same order. */
 function isOrdered({ all, ranks, chunksPerRank }: Chunks): boolean {
   return all.length === ranks * chunksPerRank && all.every(({ index, slot }) => index === slot);
 }
 
-/** Slots [p·c,B,W] → chunks [N,B,W]. */
+/** Reorders slots [p·c,B,W] to chunks [N,B,W]. */
 function slotsToChunks(slotRows: Tensor, chunks: Chunks): Tensor {
   if (isOrdered(chunks)) return slotRows.detach();
   const [, batch, width] = slotRows.shape as [number, number, number];
@@ -174,7 +184,7 @@ function slotsToChunks(slotRows: Tensor, chunks: Chunks): Tensor {
   return chunkRows;
 }
 
-/** The way back: chunks [N,B,W] → slots [p·c,B,W], float32, 0 where there is no chunk. */
+/** The inverse of `slotsToChunks`: chunks [N,B,W] → slots [p·c,B,W], float32, 0 in slots without a chunk. */
 function chunksToSlots(chunkRows: Tensor, chunks: Chunks): Tensor {
   const contiguousChunks = chunkRows.contiguous();
   if (isOrdered(chunks)) return contiguousChunks;
@@ -189,13 +199,13 @@ function chunksToSlots(chunkRows: Tensor, chunks: Chunks): Tensor {
   return slotSums;
 }
 
-/** [n,B,W] as [n,B·W]. */
+/** Returns [n,B,W] as [n,B·W]. */
 function flattenBatch(x: Tensor): Tensor {
   const [count, batch, width] = x.shape as [number, number, number];
   return x.reshape([count, batch * width]);
 }
 
-/** The slot of each chunk. */
+/** Returns the slot of each chunk. */
 function slotIndices({ all }: Chunks, { device }: Tensor): Tensor {
   const slots = all.map(({ slot }) => slot);
   return fromArray(device, slots, [slots.length]);
