@@ -14,7 +14,7 @@ import { maxDifference } from "./reference/numbers.ts";
 import { onOneRank, onMesh } from "./reference/world.ts";
 
 type NumberList = readonly number[];
-/** What attention-variants.py wrote: layers of Hugging Face transformers, in float32. */
+/** Output of attention-variants.py: layers of Hugging Face transformers, in float32. */
 const { sizes, gptOss, gemma2 } = JSON.parse(
   readFileSync(new URL("reference/attention-variants.json", import.meta.url), "utf8"),
 ) as {
@@ -30,12 +30,15 @@ const { sizes, gptOss, gemma2 } = JSON.parse(
   };
 };
 const { batch, length, embedDim, numHeads, numKvHeads, headDim } = sizes;
-/** Some roundings of sums of numbers about 1, on either side. */
+/** Tolerance for the rounding, on both sides, of sums of numbers of magnitude 1. */
 const float32Error = 5e-6;
 
 type GptOssLayer = (typeof gptOss)[number];
 
-/** The layer on this rank's rows of x, forward and backward: the whole out and dx, and the gradient of sinks that all ranks have. */
+/**
+ * Runs the layer on this rank's rows of x, forward and backward. Returns the whole out and dx, and the gradient of the
+ * sinks that all ranks have.
+ */
 async function runLayer(ctx: Context, expected: GptOssLayer, backend: string) {
   const mask = masks.slidingWindow(expected.window);
   const options = { embedDim, numHeads, numKvHeads, headDim, attentionAxis: 1, mask, sinks: true, backend };

@@ -21,13 +21,13 @@ import { onOneRank, onMesh } from "./reference/world.ts";
 
 const [length, embedDim] = [24, 8];
 
-/** How often each half of an attention call ran. */
+/** Number of calls of the forward and of the backward of an attention backend. */
 interface CallCounts {
   forward: number;
   backward: number;
 }
 
-/** A ring that counts its calls. */
+/** Creates a ring backend that counts its calls. */
 function createCountingBackend(calls: CallCounts): AttentionBackend {
   const inner = ring();
   return {
@@ -46,7 +46,7 @@ function createCountingBackend(calls: CallCounts): AttentionBackend {
 
 type Mode = "none" | "recompute" | "keepAttention" | "module" | "nested";
 
-/** A block of a language model, and how its activations are kept. */
+/** A block of a language model, with a checkpoint mode for its activations. */
 class Block extends Module {
   readonly mode: Mode;
   readonly norm: RMSNorm;
@@ -91,11 +91,11 @@ interface RunResult {
   /** The output, and the gradients of the input and of every parameter. */
   readonly values: readonly (readonly number[])[];
   readonly calls: CallCounts;
-  /** Sent in the forward, and in the backward. */
+  /** Bytes sent in the forward, and in the backward. */
   readonly bytes: readonly [number, number];
 }
 
-/** By all that was enqueued so far. */
+/** Returns the bytes that all enqueued operations have sent so far. */
 async function readBytesSent(ctx: Context): Promise<number> {
   ctx.world.barrier().wait();
   await ctx.device.stream.synchronize();
@@ -142,7 +142,7 @@ describe.each([1, 2, 4])("on %d ranks", (sp) => {
       const [forward, backward] = withoutCheckpoint![rank]!.bytes;
       expect(withoutCheckpoint![rank]!.calls).toEqual({ forward: 2, backward: 2 });
       expect(forward > 0).toBe(sp > 1);
-      // What is not kept is sent once more.
+      // Communication that is not saved is repeated in the backward.
       expect(recompute![rank]!.calls).toEqual({ forward: 4, backward: 2 });
       expect(recompute![rank]!.bytes).toEqual([forward, backward + forward]);
       for (const keepingRun of keepingRuns) {
@@ -170,7 +170,7 @@ test("what is kept is the inputs, (out, lse) and the result, and all is given ba
     x.grad!.dispose();
     for (const tensor of [loss, y]) tensor.dispose();
     expect(countHeldBytes()).toBe(size);
-    // Without a backward, when the result goes; and where the body throws.
+    // Without a backward, saved tensors are released with the result; also if the body throws.
     checkpoint({ keepAttention: true }, body, x).dispose();
     expect(countHeldBytes()).toBe(size);
     const failingBody = (x: Tensor): Tensor => {

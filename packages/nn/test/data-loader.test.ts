@@ -18,7 +18,7 @@ import { directory } from "./reference/directory.ts";
 import { generateNumbers } from "./reference/numbers.ts";
 import { onOneRank, onMesh } from "./reference/world.ts";
 
-/** Documents of lengths 1 to 23 whose tokens state where they are: 100 · document + place. */
+/** Documents of lengths 1 to 23. Each token encodes its position: 100 · document + index. */
 const documents = generateNumbers(40, 1).map((x, d) =>
   Array.from({ length: 12 + Math.floor(11 * x) }, (_, i) => 100 * d + i),
 );
@@ -53,7 +53,7 @@ test("rows hold the tokens in order, labels end with documents, positions restar
           const rowTokens = tokens.slice(24 * row, 24 * row + 24);
           expect(lengths.reduce((sum, each) => sum + each, 0)).toBe(24);
           const documentStarts = lengths.map((_, i) => lengths.slice(0, i).reduce((sum, each) => sum + each, 0));
-          // A document begins where its token has place 0, or at the row's begin.
+          // A document starts at a token with index 0, or at the start of the row.
           expect(documentStarts).toEqual(rowTokens.flatMap((token, i) => (i === 0 || token % 100 === 0 ? [i] : [])));
           const expected = rowTokens.map((_, i) =>
             resetAtDocuments ? i - documentStarts.findLast((begin) => begin <= i)! : i,
@@ -68,7 +68,7 @@ test("rows hold the tokens in order, labels end with documents, positions restar
   });
 });
 
-/** All tokens and labels of some batches, put together from every rank's shards. */
+/** Gathers all tokens and labels of some batches from every rank's shards. */
 async function gatherBatches(
   mesh: Coordinate,
   extraOptions: Partial<DataLoaderOptions>,
@@ -112,7 +112,7 @@ async function gatherBatches(
 }
 
 const takeCount = (count: number) => (loader: DataLoader) => Array.from({ length: count }, () => loader.next());
-/** The reverse of a solver's dispatch: chunks of 4 rows dealt by an own rule. */
+/** A placement as a dispatch solver may return it: chunks of 4 rows, dealt by a custom rule. */
 const expectedBatches = {
   name: "dealt",
   spans: (rank: number, count: number, length: number) =>
@@ -182,7 +182,7 @@ test("the permutation is one for every count, and its numbers are those of the k
     const permutedIndices = Array.from({ length: count }, (_, i) => permute(i, { count, seed: 3, epoch: 1 }));
     expect(permutedIndices.toSorted((a, b) => a - b)).toEqual(Array.from({ length: count }, (_, i) => i));
   }
-  // Mean displacement of a random permutation of n is n / 3.
+  // The mean displacement of a random permutation of n is n / 3.
   const displacements = Array.from({ length: 5000 }, (_, i) =>
     Math.abs(permute(i, { count: 5000, seed: 1, epoch: 0 }) - i),
   );
@@ -191,7 +191,7 @@ test("the permutation is one for every count, and its numbers are those of the k
     for (const seed of [77, 2 ** 32 + 77, Number.MAX_SAFE_INTEGER]) {
       using x = rand(ctx, [100], { seed, stream: 5 });
       const values = await x.read();
-      // Four elements of a block; uniform numbers are the upper 24 bits.
+      // A block has four elements; uniform numbers are the upper 24 bits.
       for (let i = 0; i < 25; i++) expect(values[4 * i]).toBe(Math.floor(philoxWord(i, seed, 5) / 256) / 2 ** 24);
     }
   });

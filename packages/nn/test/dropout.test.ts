@@ -17,7 +17,7 @@ import { onOneRank, onMesh } from "./reference/world.ts";
 const [batch, length, embed] = [4, 10, 6];
 const inputValues = generateNumbers(batch * length * embed, 2);
 
-/** What every rank makes of its part, put together: two calls, the second's gradient too. */
+/** Runs two calls on every rank's part and gathers the outputs, and the gradient of the second. */
 async function runDropout(ctx: Context, placement: PlacementName, isPlacedByCall = false): Promise<number[][]> {
   const placementOptions = { placement, sequenceLength: length };
   const layer = new Dropout(
@@ -156,7 +156,7 @@ test("reports what does not fit", async () => {
     for (const probability of [1, -0.1, Number.NaN])
       expect(() => new Dropout(ctx, probability)).toThrow(/a number ≥ 0 and < 1/);
     expect(() => new Dropout(ctx, 0.5, { axis: 1 } as never)).toThrow(/options among sequenceAxis/);
-    // Without a sequence, every rank would draw the zeros of the first.
+    // Without a sequence axis, every rank would draw the zeros of the first rank.
     using x = ones(ctx, [4, 2]);
     expect(() => new Dropout(ctx, 0.5, { sequenceAxis: -3 }).forward(x)).toThrow(/sequenceAxis: .*received -3/);
   });

@@ -16,19 +16,19 @@ import { AdamW, fullyShard, type FullyShardOptions, ModuleList, Sequential, SwiG
 import { adamW, backwardStep, Blocks, readParameters, trainBlocks } from "./reference/blocks.ts";
 import { onMesh } from "./reference/world.ts";
 
-// What sharding keeps, what it sends, and when.
+// Memory use of sharding, the bytes it sends, and the order of its transfers.
 
 type Stage = NonNullable<FullyShardOptions["stage"]>;
 
 const stages: readonly Stage[] = [1, 2, 3];
 
-/** Elements of a unit's buffer on each of n ranks. */
+/** Returns the number of elements of a unit's buffer on each of n ranks. */
 const computeShardSize = (sizes: readonly number[], ranks: number): number => {
   const roundUp = (size: number): number => Math.ceil(size / 32) * 32;
   return roundUp(Math.ceil(sizes.reduce((sum, size) => sum + roundUp(size), 0) / ranks));
 };
 
-/** Sizes of the parameters of each unit; the model's own come last. */
+/** Returns the sizes of the parameters of each unit. The model's own parameters are last. */
 function listUnitSizes(model: Blocks): number[][] {
   const rootParameters = [...model.embed.parameters(), ...model.norm.parameters()];
   return [...[...model.blocks].map((block) => block.parameters()), rootParameters].map((unit) =>
@@ -47,10 +47,10 @@ describe("memory and traffic are those of the formulas", () => {
         const units = listUnitSizes(model);
         const shard = units.reduce((sum, unit) => sum + 4 * computeShardSize(unit, ranks), 0);
         const parameters = stage === 3 ? shard : ranks * shard;
-        // Tables of rotary embeddings are made by the first forward.
+        // The tables of rotary embeddings are created by the first forward.
         expect(device.memory().allocated - allocatedBefore).toBe(parameters);
         using optimizer = new AdamW(model);
-        // Of each parameter's elements on this rank two numbers; blocks of memory are multiples of 64 bytes.
+        // Two numbers per element on this rank. Blocks of memory are multiples of 64 bytes.
         const stateBytes = device.memory().allocated - allocatedBefore - parameters;
         expect(stateBytes).toBeGreaterThanOrEqual(0);
         expect(stateBytes).toBeLessThanOrEqual(2 * (shard + 64 * model.parameters().length));
@@ -68,9 +68,10 @@ describe("memory and traffic are those of the formulas", () => {
         await trainBlocks(ctx, { model, optimizer, maxNorm: Infinity });
         await device.stream.synchronize();
         const rootUnitBytes = 4 * computeShardSize(units.at(-1)!, ranks);
-        // One reduce-scatter and one all-gather, or, in stage 3, an all-gather before the backward too, but for the model's own.
+        // One reduce-scatter and one all-gather. Stage 3 has another all-gather before the backward, except for the
+        // model's own unit.
         const expectedBytes = stage === 3 ? 3 * (shard - rootUnitBytes) + 2 * rootUnitBytes : 2 * shard;
-        // The loss and its count are reduced over all ranks: 12 bytes to each.
+        // The loss and its count are all-reduced over all ranks: 12 bytes to each other rank.
         expect(group.traffic().bytesSent - bytesSentBefore).toBe((ranks - 1) * (expectedBytes + 12));
       });
     },
@@ -112,7 +113,7 @@ test("every stage posts transfers of the next unit before they enqueue what one 
     expect(await record(stage)).toEqual(["forward 0", "forward 1", "forward 2", ...layers]);
   expect(await record(3)).toEqual([
     ...["allGather", "allGather", "forward 0", "allGather", "forward 1", "forward 2"],
-    // The hook that logs is outside of the one that gathers for the backward: the unit's own, and the one before it.
+    // The logging hook runs before the hook that gathers for the backward: the unit itself, and the previous one.
     ...["backward 2", "allGather", "allGather", "reduceScatter", "backward 1", "allGather", "reduceScatter"],
     ...["backward 0", "reduceScatter"],
   ]);
@@ -137,7 +138,8 @@ test("stage 1 reduces before the backward's last kernel, in one order on every r
     const events = await ctx.stopTrace();
     const compute = events.filter(({ lane }) => lane === "compute").map(({ name }) => name);
     const postIndices = compute.flatMap((name, i) => (name === "collective ready" ? [i] : []));
-    // The last unit's gradients are packed and posted after all kernels of the backward, those of the others before some.
+    // The gradients of the last unit are packed and posted after all kernels of the backward, those of the others
+    // earlier.
     const lastKernelIndex = compute.findLastIndex((name) => !/^(fill|copy|collective .*)$/.test(name));
     expect(postIndices.map((postIndex) => postIndex < lastKernelIndex)).toEqual([true, true, false]);
     const transfers = events.filter(({ lane }) => lane === "communication");
@@ -160,7 +162,8 @@ test("stage 1 adds gradients up whole: the bits of no sharding, and one reductio
     await ctx.device.stream.synchronize();
     for (let step = 0; step < 4; step++) {
       const bytesSentBefore = group.traffic().bytesSent;
-      // As many backwards as the step before from the second step on; in the last one a gradient changes after them.
+      // From the second step on, a step has as many backwards as the previous one. In the last step, a gradient changes
+      // after them.
       for (const microBatch of [0, 1]) backwardStep(ctx, model, 2 * step + microBatch).dispose();
       const { grad } = model.blocks.at(1)!.norm.parameters()[0]!;
       if (step === 3) ctx.device.kernels.scalar("mul", grad!, grad!, 2);
@@ -181,7 +184,8 @@ test("stage 1 adds gradients up whole: the bits of no sharding, and one reductio
   expect(shardedResult!.parameters).toEqual(unshardedResult!.parameters);
   const { units, sent } = shardedResult!;
   const shard = units.reduce((sum, unit) => sum + unit, 0);
-  // A reduce-scatter and an all-gather, and the loss and its count of two backwards; beside that what was reduced too early.
+  // A reduce-scatter and an all-gather, the loss and its count of two backwards, and the reductions that were posted
+  // too early.
   const countExpectedBytes = (earlyBytes: number): number => (ranks - 1) * (2 * shard + earlyBytes + 2 * 12);
   expect(sent).toEqual([
     countExpectedBytes(shard - units.at(-1)!),
@@ -191,7 +195,7 @@ test("stage 1 adds gradients up whole: the bits of no sharding, and one reductio
   ]);
 });
 
-/** The same values; `body` runs when their gradient arrives. */
+/** Returns a view of x. `body` runs when its gradient is complete. */
 function addBackwardHook(x: Tensor, body: () => void): Tensor {
   return x.view({}).record([x], {
     name: "log",
@@ -234,11 +238,12 @@ test("the most memory at once falls with every stage", async () => {
     await measurePeakBytes(3),
   ];
   const unit = 4 * computeShardSize([width * width, width], ranks) * ranks;
-  // AdamW's states: 8 of 8 layers without sharding, 2 of 8 with it, of two numbers each; without it one bucket holds all gradients.
+  // AdamW's states, two numbers per parameter: 8 of 8 layers without sharding, 2 of 8 with it. Without sharding, one
+  // bucket holds all gradients.
   expect(unshardedPeak - stage1Peak).toBeGreaterThan(2 * layers * unit * (1 - 1 / ranks));
-  // Gradients: those of all layers, or one layer's beside two buckets and this rank's shards.
+  // Gradients: those of all layers, or those of one layer, two buckets and this rank's shards.
   expect(stage1Peak - stage2Peak).toBeGreaterThan((layers - layers / ranks - 3) * unit);
-  // Parameters: all, or this rank's shards beside two layers and what is being gathered.
+  // Parameters: all, or this rank's shards, two layers and the one that is being gathered.
   expect(stage2Peak - stage3Peak).toBeGreaterThan((layers - layers / ranks - 3) * unit);
 });
 

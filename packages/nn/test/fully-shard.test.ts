@@ -61,7 +61,7 @@ interface Outcome {
 
 const steps = 6;
 
-/** Losses, and the parameters at the end; every rank must have the same bits. */
+/** Trains, and returns the losses and the final parameters, which must be bitwise equal on every rank. */
 async function trainSharded({
   mesh,
   stage,
@@ -85,7 +85,7 @@ async function trainSharded({
 
 const referenceOutcomes = new Map<string, Promise<Outcome>>();
 
-/** A run that several tests compare with. */
+/** Returns the result of an unsharded run, which several tests use as reference. */
 function getReference(runOptions: Pick<RunOptions, "mesh" | "maxNorm">): Promise<Outcome> {
   const key = JSON.stringify(runOptions);
   if (!referenceOutcomes.has(key)) referenceOutcomes.set(key, trainSharded({ ...runOptions, stage: 0 }));
@@ -98,7 +98,7 @@ test.each(meshes.flatMap((mesh) => stages.map((stage) => ({ mesh, stage }))))(
   "the loss curve on $mesh, stage $stage, is that of one rank",
   async (each) => {
     const unclippedOutcome = await trainSharded({ ...each, maxNorm: Infinity });
-    // The same sums in the same order: only the norm that clips is added up otherwise.
+    // The same sums in the same order. Only the norm for clipping is summed in another order.
     expect(unclippedOutcome).toEqual(await getReference({ mesh: each.mesh, maxNorm: Infinity }));
     const singleRankOutcome = await getReference({ mesh: { sp: 1 }, maxNorm: Infinity });
     expect(singleRankOutcome.losses.at(-1)).toBeLessThan(0.95 * singleRankOutcome.losses[0]!);
@@ -124,7 +124,7 @@ test.each(stages)(
         await trainSharded({ ...unclippedOptions, stage }),
         await trainSharded({ ...unclippedOptions, stage: 0 }),
       ];
-      // Gradients of bfloat16 are rounded once without sharding, and never with it.
+      // Gradients of bfloat16 are rounded once without sharding, and not at all with it.
       if (i === 1) expect(maxDifference(shardedOutcome.losses, unshardedOutcome.losses)).toBeLessThan(0.02);
       else expect(shardedOutcome).toEqual(unshardedOutcome);
     }
@@ -153,7 +153,7 @@ test("gradients add up over backwards before they are reduced, and frozen parame
 describe("a checkpoint", () => {
   const [firstSteps, lastStep] = [3, steps];
 
-  /** Losses of a training up to a step, from a checkpoint if there is one, which is then saved. */
+  /** Trains up to a step, from a checkpoint if `load` is set, saves a checkpoint, and returns the losses. */
   function train(
     mesh: Coordinate,
     stage: Stage | 0,
@@ -190,7 +190,7 @@ describe("a checkpoint", () => {
         losses: undisturbedLosses!.losses.slice(firstSteps),
         parameters: undisturbedLosses!.parameters,
       });
-    // The file is that of a training that is not sharded, and of any other.
+    // The file of the resumed run equals that of the uninterrupted run.
     const [a, b] = [await readSafetensors(`${path}.end`), await readSafetensors(`${path}.whole`)];
     expect([...a.tensors]).toEqual([...b.tensors]);
     expect([...a.metadata]).toEqual([...b.metadata]);
@@ -269,7 +269,7 @@ describe("rejects", () => {
       optimizer.zeroGrad();
       using loss = backwardStep(ctx, model, 1);
       reduceGradients(ctx, model);
-      // The last parameter, of which not every rank holds a part.
+      // The last parameter, of which some ranks hold no element.
       using nanLoss = full(ctx, [], Number.NaN);
       const { grad } = getShard(model.norm.weight)!.tensor;
       if (grad!.size > 0) ctx.device.kernels.binary("mul", grad!, grad!, nanLoss);
@@ -412,7 +412,7 @@ test("zeroGrad of the model and of the optimizer are the same, and frozen parame
       const { grad } = getShard(model.blocks.at(1)!.mlp.parameters()[0]!)!.tensor;
       const firstGradient = await grad!.read();
       expect(model.norm.weight.storage.isReleased).toBe(true);
-      // Without zeroGrad they add up.
+      // Without zeroGrad, gradients accumulate.
       backwardStep(ctx, model, 0).dispose();
       reduceGradients(ctx, model);
       const accumulatedGradient = await getShard(model.blocks.at(1)!.mlp.parameters()[0]!)!.tensor.grad!.read();
@@ -442,7 +442,7 @@ test("memory is given back with the model and the optimizer", async () => {
       await train();
       const { allocated } = ctx.device.memory();
       await train();
-      // Tables of rotary embeddings are the modules' that made them.
+      // The tables of rotary embeddings belong to the modules that created them.
       expect(ctx.device.memory().allocated - allocated).toBeLessThan(4096);
     });
   }

@@ -70,7 +70,7 @@ test("keeps what gate and up give for the backward, and nothing that is computed
       return ctx.device.memory().allocated - allocatedBefore - 4 * out.size;
     };
     expect(measureHeldBytes(() => noGrad(() => module.forward(x)))).toBe(0);
-    // gate, up, and their product, which the last layer needs.
+    // gate, up, and their product, which the down projection saves.
     expect(measureHeldBytes(() => module.forward(x))).toBe(3 * 4 * rows * 1024);
   }));
 

@@ -21,7 +21,7 @@ import { onOneRank, onMesh } from "./reference/world.ts";
 
 afterEach(() => void vi.unstubAllEnvs());
 
-/** Hosts with a directory each; ranks are spread over them in blocks. */
+/** Hosts with one directory each. Ranks are assigned to hosts in contiguous blocks. */
 class HostDirectories {
   readonly names: readonly string[];
   readonly #root: string;
@@ -44,13 +44,13 @@ class HostDirectories {
     return readdirSync(join(this.#root, name));
   }
 
-  /** The arguments of a rank, if `size` ranks run on these hosts. */
+  /** Returns the arguments of a rank, if `size` ranks run on these hosts. */
   getCheckpointCall(ctx: Context, copies: "perHost" | "rank0" = "perHost"): [path: string, options: CheckpointOptions] {
     const host = this.names[Math.floor((ctx.rank * this.names.length) / ctx.size)]!;
     return [this.path(host), { copies, host }];
   }
 
-  /** Some of them. */
+  /** Returns a subset of the hosts. */
   selectHosts(...names: string[]): HostDirectories {
     return new HostDirectories(names, this.#root);
   }
@@ -66,7 +66,10 @@ const buildTraining = (ctx: Context): Training => {
   return { model, optimizer: new AdamW(model, { lr: 2e-2 }) };
 };
 
-/** Trains to a step from the newest checkpoint, if there is one, saves, and returns the losses since. */
+/**
+ * Trains up to a step from the newest checkpoint, if there is one. Saves a checkpoint, and returns the losses since the
+ * loaded one.
+ */
 async function trainTo(
   ctx: Context,
   steps: number,
@@ -82,7 +85,7 @@ async function trainTo(
   return losses;
 }
 
-/** What each rank throws, where all do. */
+/** Returns the error of each rank, for a body that throws on all ranks. */
 async function collectErrors(size: number, body: (ctx: Context) => Promise<unknown>): Promise<Error[]> {
   return onMesh({ sp: size }, async (ctx) => {
     const error = await body(ctx).then(
@@ -163,7 +166,7 @@ test("a file of several messages, whose length three does not divide", async () 
     if (ctx.rank === 1) rmSync(path);
     using otherModel = new Linear(ctx, 2049, 2048);
     await loadCheckpoint(ctx, path, { model: otherModel }, options);
-    // Vitest compares large arrays element by element, in seconds.
+    // Not compared with `toEqual`, which takes seconds for large arrays because Vitest compares element by element.
     const [loadedWeight, savedWeight] = await Promise.all([otherModel.weight.read(), model.weight.read()]);
     expect(Buffer.from(loadedWeight.buffer).equals(Buffer.from(savedWeight.buffer))).toBe(true);
     return hosts.bytes("n0").length;
@@ -179,7 +182,7 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
     const bytesBefore = hosts.bytes("n0");
     const [rank0Error, rank1Error] = await collectErrors(2, async (ctx) => {
       const [path, options] = hosts.getCheckpointCall(ctx);
-      // A folder that is a file.
+      // The parent folder of this path is a file.
       const rankPath = ctx.rank === 1 ? path.replace("training", "training.safetensors/training") : path;
       await saveCheckpoint(ctx, rankPath, buildTraining(ctx), options);
     });

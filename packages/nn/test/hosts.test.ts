@@ -1,5 +1,5 @@
-// Trainings between hosts, which are network namespaces: `npm run test:hosts` makes them. Each host has a directory of its own, and
-// the ranks communicate over UCX alone.
+// Training on several hosts, which are network namespaces created by `npm run test:hosts`. Each host has its own
+// directory, and ranks communicate only over UCX.
 import { spawn } from "node:child_process";
 import { execFileSync } from "node:child_process";
 import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
@@ -12,7 +12,7 @@ import { computeLossCurve } from "./reference/curve.ts";
 
 const hostProgram = await bundled(new URL("process/host-rank.ts", import.meta.url));
 const launcher = fileURLToPath(new URL("../../launcher/dist/cli.js", import.meta.url));
-/** Ranks of the hosts n0, n1 and n2. */
+/** Number of ranks on the hosts n0, n1 and n2. */
 const ranksByHost = [2, 1, 1] as const;
 const steps = 10;
 
@@ -21,7 +21,7 @@ interface Node {
   readonly exited: Promise<number | null>;
 }
 
-/** Starts the launcher of a host; it goes on with two of three. */
+/** Starts the launcher of a host, which continues with two of the three hosts. */
 function launchOn(host: number, root: string, faults: readonly string[]): Node {
   const token = join(root, "token");
   writeFileSync(token, "0123456789abcdef0123456789abcdef", { mode: 0o600 });
@@ -68,7 +68,10 @@ function launch(...faults: readonly string[]): Job {
   return { root, nodes: [...ranksByHost.keys()].map((host) => launchOn(host, root, faults)) };
 }
 
-/** n0 and n2 complete the training on three ranks; its losses are those of one that nothing interrupted, on these meshes. */
+/**
+ * Expects that n0 and n2 complete the training on three ranks, with the losses of an uninterrupted run on the same
+ * meshes.
+ */
 async function expectCurve(
   { nodes, root }: Job,
   expectedResume: { steps: number; hosts: readonly string[] },
@@ -82,7 +85,7 @@ async function expectCurve(
   const expected = await computeLossCurve([4, expectedResume.steps], [3, steps]);
   expect(losses("n0")).toEqual(expected);
   expect(losses("n2")).toEqual(expected);
-  // On another mesh the sums are in another order.
+  // Another mesh sums in another order.
   for (const [i, loss] of (await computeLossCurve([1, steps])).entries())
     expect(Math.abs(losses("n0")[i]! / loss - 1)).toBeLessThan(1e-5);
   const readCopy = (host: string) => readFileSync(join(root, host, "training.safetensors"));

@@ -22,7 +22,7 @@ const geluTanh = (x: number) => 0.5 * x * (1 + Math.tanh(Math.sqrt(2 / Math.PI) 
 const silu = (x: number) => x / (1 + Math.exp(-x));
 const mean = (row: readonly number[]) => row.reduce((a, b) => a + b, 0) / row.length;
 
-/** Normalised rows times weight plus bias. */
+/** Returns normalized rows times weight plus bias. */
 function norm(
   x: readonly number[],
   p: Readonly<Record<string, readonly number[]>>,
@@ -177,7 +177,7 @@ describe("Embedding", () => {
         })(),
       ).rejects.toThrow(/gatherRows: expected integers from 0 to 6, received/);
     }).catch((error: unknown) => {
-      // A device that has failed reports so again when it is closed.
+      // A failed device reports the failure again when it is closed.
       expect(error).toBeInstanceOf(DeviceError);
     }),
   );

@@ -39,7 +39,7 @@ interface InputValues {
   readonly bias: readonly number[];
 }
 
-/** Mean cross-entropy of the rows with a target class, in float64. */
+/** Returns the mean cross-entropy of the rows with a target class, in float64. */
 function referenceLoss(
   { x, weight, bias }: InputValues,
   { labelSmoothing = 0, softcap }: LinearCrossEntropyOptions,
@@ -68,11 +68,11 @@ function referenceGradients(values: InputValues, options: LinearCrossEntropyOpti
 interface LossCase {
   readonly dtype?: DType;
   readonly options?: LinearCrossEntropyOptions;
-  /** The logits as a whole. */
+  /** Whether to compute all logits at once. */
   readonly isUnfused?: boolean;
 }
 
-/** The loss, and the gradients of x, weight and bias. */
+/** Returns the loss, and the gradients of x, weight and bias. */
 async function runLoss(
   ctx: Context,
   { dtype = "float32", options = {}, isUnfused: unfused = false }: LossCase,
@@ -129,7 +129,7 @@ test.each(["float32", "bfloat16", "float16"] as const)("is as exact as with the 
     const expected = [[referenceLoss(values, {})], ...referenceGradients(values, {})];
     const fused = await runLoss(ctx, { dtype, options: { chunkRows: 5 } });
     const unfusedGradients = await runLoss(ctx, { dtype, isUnfused: true });
-    // What is compared with is itself exact to about 1e-9; a gradient of 16 bits is rounded once more, at the end.
+    // The reference is exact to about 1e-9. A 16-bit gradient is rounded once more, at the end.
     const unit = { float32: 2 ** -23, bfloat16: 2 ** -8, float16: 2 ** -11 }[dtype];
     for (const [i, expectedValues] of expected.entries()) {
       const tolerance = 2 * Math.max(maxDifference(unfusedGradients[i]!, expectedValues), unit / 2);
@@ -140,7 +140,7 @@ test.each(["float32", "bfloat16", "float16"] as const)("is as exact as with the 
   }),
 );
 
-/** Loss and gradients of this rank's rows of all. */
+/** Returns loss and gradients of this rank's part of the rows. */
 async function computeOnRank(ctx: Context, isFused: boolean): Promise<number[]> {
   const rowsPerRank = rows / ctx.size;
   const sliceRankRows = (values: readonly number[], width: number) =>
@@ -188,7 +188,7 @@ test("a rank without rows takes part, with gradients of zero", async () => {
   expect(losses[1]).toBe(losses[0]);
 });
 
-/** The most that is allocated at once in forward and backward, beyond what is before, and the loss. */
+/** Returns the peak of allocated bytes in forward and backward, minus those allocated before, and the loss. */
 async function measurePeak(
   ctx: Context,
   body: () => Tensor,
@@ -206,7 +206,7 @@ describe("memory at a vocabulary of 128 k", () => {
   const sizes = { count: 256, width: 16, vocabulary: 131_072 };
   const logits = 4 * sizes.count * sizes.vocabulary;
   const countGradientBytes = ({ count, width, vocabulary }: typeof sizes) => 4 * width * (vocabulary + count);
-  /** Beside tensors that are counted: scalars, pairs for each row, and what the allocator rounds up. */
+  /** Allowance for uncounted memory: scalars, pairs for each row, and rounding of the allocator. */
   const MIN_CHUNK_BYTES = 2 ** 16;
 
   async function measureLossPeak(

@@ -3,7 +3,8 @@ import { expect, test } from "vitest";
 import { AdamW, type OptimizerOptions, ScheduleFreeAdamW } from "../src/index.ts";
 import { onMesh } from "./reference/world.ts";
 
-// Gradients that were not reduced over the ranks: without a refusal, ranks diverge, and no number shows it.
+// Gradients that were not reduced over the ranks. If they were not rejected, ranks would diverge without a visible
+// sign.
 
 function runBackward(model: Linear, lossScale = 1): void {
   const { device } = model.weight;

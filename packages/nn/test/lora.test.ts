@@ -258,7 +258,10 @@ test("markOnlyLoRATrainable freezes the rest, which then takes no gradient and n
     expect([...optimizer.stateDict().tensors.keys()].every((name) => name.includes("lora_"))).toBe(true);
   }));
 
-/** As a transformer's block has its layers: in properties of attention and feed-forward modules, and in a list. */
+/**
+ * A block that holds its layers like a transformer's: in properties of attention and feed-forward modules, and in a
+ * list.
+ */
 class Block extends Module {
   readonly attn: MultiAxisAttention;
   readonly mlps: ModuleList<SwiGLU>;
@@ -323,7 +326,7 @@ describe("addLoRA", () => {
       expect(sharedLayerModel.namedParameters().map(([name]) => name)).toEqual([
         ...["0.base_layer.weight", "0.base_layer.bias", "0.lora_A.weight", "0.lora_B.weight"],
       ]);
-      // Adapters within are not adapted again.
+      // Layers within adapters are not adapted again.
       expect(() => addLoRA(ctx, sharedLayerModel, { targets: ["base_layer"], rank: 1 })).toThrow(
         /\(available: none\), received "base_layer"/,
       );

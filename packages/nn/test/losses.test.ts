@@ -19,7 +19,7 @@ const [rows, classes] = [12, 5];
 const logits = generateNumbers(rows * classes, 1).map((x) => Math.fround(8 * x));
 const targets = generateNumbers(rows, 2).map((x, i) => (i % 4 === 1 ? -100 : Math.floor(((x + 1) / 2) * classes)));
 
-/** Mean cross-entropy of the rows with a target class, in float64. */
+/** Returns the mean cross-entropy of the rows with a target class, in float64. */
 function referenceLoss(x: readonly number[], smoothing = 0): number {
   const losses = mapRows(x, classes, (row) => {
     const maxLogit = Math.max(...row);
@@ -101,12 +101,12 @@ describe("cross-entropy", () => {
     }));
 
   test("a target that is no class fails, and reports so", async () => {
-    // Closing a device that failed fails, too: what is looked at is the error of the loss itself.
+    // Closing a failed device also fails. This test checks the error of the loss itself.
     let error: unknown;
     const closedContext = onOneRank(async (ctx) => {
       using x = fromArray(ctx, logits, [rows, classes]);
       using target = fromArray(ctx, targets.with(0, classes), [rows]);
-      // The stream's failure comes with the next operation that is enqueued, or with what is read.
+      // A failure of the stream is thrown by the next operation that is enqueued, or by a read.
       try {
         await crossEntropy(ctx, x, target).item();
       } catch (closedError) {
@@ -139,7 +139,10 @@ test("mean squared error and its gradient equal float64's, with weights and with
 
 const inputs = generateNumbers(rows * 3, 6);
 
-/** Loss and the gradients of a layer, of this rank's rows of all: ranks of "dp" and "sp" have unequal numbers that count. */
+/**
+ * Returns loss and gradients of a layer on this rank's rows. Ranks along "dp" and "sp" have different counts of valid
+ * targets.
+ */
 async function computeGradients(ctx: Context, kind: "crossEntropy" | "mseLoss"): Promise<number[]> {
   const rowsPerRank = rows / ctx.size;
   const sliceRankRows = (values: readonly number[], width: number) =>
@@ -225,7 +228,7 @@ test("counts of ranks add up without rounding, where float32 stops counting; fra
     expect(new Set(actual).size).toBe(1);
     return actual[0]!;
   };
-  // 2²⁴ + 3 is rounded once, to 2²⁴ + 4; added one by one, it would have stayed 2²⁴.
+  // 2²⁴ + 3 is rounded once, to 2²⁴ + 4. Added one by one, the sum would have remained 2²⁴.
   expect(await mean(lossPairs)).toBe(1);
   expect(
     await mean([

@@ -9,7 +9,7 @@ function buildTraining(ctx: Context, Kind: (typeof kinds)[number], options: Opti
   const model = new Sequential(new Linear(ctx, 2, 3), new Linear(ctx, 3, 1));
   const optimizer = new Kind(model, options);
   const names = model.namedParameters().map(([name]) => name);
-  /** Gradients of 1, but for one number of those of some parameters. */
+  /** Sets all gradients to 1, except for the last element of those of the given parameters. */
   const setGradients = (badValues: Readonly<Record<string, number>> = {}): void => {
     optimizer.zeroGrad();
     for (const [name, parameter] of model.namedParameters()) {

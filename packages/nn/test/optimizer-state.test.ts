@@ -1,4 +1,4 @@
-// What optimizers keep of parameters: that it follows what is loaded, and what a state holds.
+// State of optimizers: its update when parameters are loaded, and its contents.
 import { type Context, type DType, fromArray, Module, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { AdamW, NonFiniteError, ScheduleFreeAdamW } from "../src/index.ts";

@@ -23,7 +23,9 @@ import { onOneRank } from "./reference/world.ts";
 
 const steps = 60;
 
-/** The gradient of a valley, ½ Σ scaleᵢ (xᵢ − goalᵢ)², with noise that both sides know. */
+/**
+ * Parameters of the test function ½ Σ scaleᵢ (xᵢ − optimumᵢ)², whose gradient has noise that both implementations add.
+ */
 const [optimum, scales] = [generateNumbers(7, 1), generateNumbers(7, 2).map((x) => 10 ** (2 * x))];
 const computeGradient = (x: ArrayLike<number>, step: number): number[] => {
   const noise = generateNumbers(7, 100 + step);
@@ -31,7 +33,7 @@ const computeGradient = (x: ArrayLike<number>, step: number): number[] => {
 };
 const start = generateNumbers(7, 3);
 
-/** Where an optimizer goes: the parameter after each step. */
+/** Returns the path of an optimizer: the parameter after each step. */
 async function recordPath(
   createOptimizer: (model: PointModel) => Optimizer,
   dtype: "float32" | "bfloat16" = "float32",
@@ -51,10 +53,10 @@ async function recordPath(
   });
 }
 
-/** Options, each of which is given. */
+/** Options without optional fields. */
 type RequiredOptions<T> = { readonly [Name in keyof T]-?: NonNullable<T[Name]> };
 
-/** Kingma and Ba 2015 with decoupled decay, in float64; follows the gradients that the float32 path saw. */
+/** Kingma and Ba 2015 with decoupled decay, in float64. Uses the gradients at the points of the float32 path. */
 function checkAdamWPath(
   visitedPoints: readonly (readonly number[])[],
   options: RequiredOptions<Pick<OptimizerOptions, "lr" | "weightDecay" | "betas">> & { schedule?: Schedule },
@@ -74,7 +76,10 @@ function checkAdamWPath(
   });
 }
 
-/** Defazio et al. 2024, algorithm 1 with Adam's denominator, by x, y and z themselves; y and x after each step. */
+/**
+ * Defazio et al. 2024, algorithm 1 with Adam's denominator, which computes x, y and z explicitly. Returns y and x after
+ * each step.
+ */
 function checkScheduleFreePath(
   visitedPoints: readonly (readonly number[])[],
   o: RequiredOptions<Pick<ScheduleFreeOptions, "lr" | "weightDecay" | "betas" | "warmupSteps" | "r">>,
@@ -139,7 +144,7 @@ describe("follows float64's trajectory", () => {
   test("a parameter of 16 bits through a float32 master copy", async () => {
     const options = { lr: 1e-4, weightDecay: 0 };
     const visitedPoints = await recordPath((model) => new AdamW(model, options), "bfloat16");
-    // Steps far below bfloat16's spacing add up instead of being lost.
+    // Updates far below the spacing of bfloat16 accumulate instead of being lost.
     const changedValues = visitedPoints.at(-1)!.filter((value, i) => value !== visitedPoints[0]![i]);
     expect(changedValues.length).toBeGreaterThan(0);
   });
@@ -367,7 +372,10 @@ test("options that do not exist or are out of range are rejected", () =>
     expect(() => new AdamW(layer, { forParameter: () => ({ lr: 1 }) as object })).toThrow(/forParameter\("weight"\)/);
   }));
 
-/** Signed gradients: Adam that forgets at once. Written as a user would, with what the package exports. */
+/**
+ * Descent along the sign of the gradient: Adam with decay rates of 0. A custom optimizer, written with the package's
+ * exports.
+ */
 class SignDescent extends Optimizer {
   constructor(model: Module, options: OptimizerOptions = {}) {
     super(model, options, { kind: "SignDescent", firstTensorName: "exp_avg", lr: 0.5 });

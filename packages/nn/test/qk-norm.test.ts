@@ -27,7 +27,7 @@ function rmsNorm(row: readonly number[], weight: readonly number[], offset: numb
 
 const dot = (a: readonly number[], b: readonly number[]) => a.reduce((sum, value, i) => sum + value * b[i]!, 0);
 
-/** Causal attention with normalised heads of one sequence x [S,E], in float64. */
+/** Causal attention with normalized heads of one sequence x [S,E], in float64. */
 function referenceAttention(x: readonly number[], p: ParameterValues, offset: number): number[] {
   const width = (heads + 2 * kvHeads) * dim;
   const qkv = linear(x, p["qkv_proj.weight"]!, p["qkv_proj.bias"]!);
@@ -69,7 +69,7 @@ describe("attention with normalised heads", () => {
     }),
   );
 
-  /** Output and gradients, put together, of a self- and a cross-attention one after the other. */
+  /** Returns the gathered output and gradients of a self-attention followed by a cross-attention. */
   async function runAttention(ctx: Context, placement: PlacementName): Promise<number[][]> {
     const length = 11;
     const positions = new RotaryEmbedding(4);
@@ -124,7 +124,8 @@ describe("attention with normalised heads", () => {
         return row.map((value, i) => value * rstd * (1 + storedWeight[i]!));
       });
       const actual = await out.read();
-      // Half a unit of bfloat16's last place: 1 + w rounded to bfloat16 would lose w, and with it as much again.
+      // Half a unit in the last place of bfloat16. Rounding 1 + w to bfloat16 would lose w, an error of the same size
+      // again.
       for (const [i, value] of expected.entries()) {
         expect(Math.abs(actual[i]! - value)).toBeLessThanOrEqual(Math.abs(value) * 2 ** -8 * 1.001);
       }

@@ -47,7 +47,7 @@ const optimizers: Readonly<Record<string, (model: Module) => Optimizer>> = {
   ScheduleFreeAdamW: (model) => new ScheduleFreeAdamW(model, { lr: 1e-2, warmupSteps: 4 }),
 };
 
-/** Steps on data drawn from the context's own random numbers, which a resumed run must draw alike. */
+/** Trains on data from the context's random number generator, from which a resumed run must draw the same numbers. */
 async function trainSteps(
   ctx: Context,
   { model, optimizer }: { model: Sequential; optimizer: Optimizer },
@@ -129,7 +129,7 @@ test("a checkpoint of 4 ranks opens on 1, 2 and 8, and training goes on as it wo
 });
 
 describe("a checkpoint that does not fit changes nothing, on any rank", () => {
-  /** Everything that loading might change. */
+  /** Reads everything that loading might change. */
   const readTrainingState = async (ctx: Context, model: Sequential, optimizer: Optimizer) => {
     const { numbers, tensors } = optimizer.stateDict();
     return [
@@ -151,7 +151,7 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
         const model = createModel(ctx);
         const optimizer = optimizers.AdamW!(model);
         const stateBefore = await readTrainingState(ctx, model, optimizer);
-        // Rank 1 finds a sound file: rank 0's failure must reach it.
+        // Rank 1 finds a valid file, and must receive the failure of rank 0.
         const rankPath = path.includes("only0") && ctx.rank === 1 ? path.replace("only0", "sound") : path;
         const error = await loadCheckpoint(ctx, rankPath, { model, optimizer }).catch((each: unknown) => each);
         expect(await readTrainingState(ctx, model, optimizer)).toEqual(stateBefore);

@@ -5,7 +5,7 @@ import { RotaryEmbedding, type RopeScaling, ropeScaling } from "../src/index.ts"
 import { numericalDerivative, maxDifference, generateNumbers } from "./reference/numbers.ts";
 import { onOneRank, onMesh } from "./reference/world.ts";
 
-/** What rope-scaling.py wrote: the functions of Hugging Face transformers, in float32. */
+/** Output of rope-scaling.py: results of the functions of Hugging Face transformers, in float32. */
 interface Reference {
   readonly scaling: keyof typeof ropeScaling;
   readonly options: { readonly factor: number; readonly originalLength: number };
@@ -19,7 +19,7 @@ const { cases } = JSON.parse(readFileSync(new URL("reference/rope-scaling.json",
   readonly cases: readonly Reference[];
 };
 
-/** float32's powers and products, of which each frequency is a few. */
+/** Tolerance for float32 powers and products; each frequency is the result of a few. */
 const float32Error = 1e-6;
 
 describe("inverse frequencies and attention factors are those of transformers", () => {
@@ -58,7 +58,7 @@ test("NTK-aware scaling divides the lowest frequency by the factor and leaves th
     expect(plainFrequencies[i]! / scaledFrequencies[i]!).toBeGreaterThan(
       plainFrequencies[i - 1]! / scaledFrequencies[i - 1]!,
     );
-  // Dynamic scaling is this one at the factor that the length asks for: 3 · 4096 / 1024 − 2.
+  // Dynamic scaling equals NTK scaling with the factor for the length: 3 · 4096 / 1024 − 2.
   using dynamicRotary = new RotaryEmbedding(64, {
     scaling: ropeScaling.dynamicNtk({ factor: 3, originalLength: 1024 }),
   });
@@ -102,7 +102,7 @@ describe("a scaling by the length", () => {
   const [length, embedDim] = [11, 8];
   const dynamic = (originalLength: number) => ropeScaling.dynamicNtk({ factor: 4, originalLength });
 
-  /** Attention over ranks, zigzag: the length is the sequence's on every one of them. */
+  /** Runs attention over ranks with zigzag placement. The length on every rank is that of the whole sequence. */
   async function runAttention(shards: number, scaling?: RopeScaling): Promise<number[]> {
     const [out] = await onMesh({ sp: shards }, async (ctx) => {
       const positions = new RotaryEmbedding(4, scaling && { scaling });

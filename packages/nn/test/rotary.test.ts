@@ -28,7 +28,7 @@ const spans: readonly Span[] = [
 ];
 const testPositions = [100_000, 100_003, 1];
 
-/** x [1,2,3,6] turned, in float64, by the paper's definition. */
+/** Rotates x [1,2,3,6] in float64, by the definition of the paper. */
 function rotateReference(x: readonly number[], interleaved: boolean): number[] {
   const out = [...x];
   for (let row = 0; row < heads * testPositions.length; row++) {
@@ -80,7 +80,7 @@ test("products depend on the distance alone", () =>
 
 const [length, embedDim] = [11, 8];
 
-/** Output, and gradients of x and of the parameters, put together. */
+/** Returns the gathered output, and the gradients of x and of the parameters. */
 async function runAttention(ctx: Context, placement: PlacementName): Promise<number[][]> {
   const rotary = new RotaryEmbedding(4);
   const options = { embedDim, numHeads: 2, causal: true, backend: "ring", placement, positions: rotary } as const;
@@ -162,7 +162,7 @@ test("tables are made for what is encoded, within the device's limit, and a head
 
   using device = cpu({ threads: 1, memoryLimit: 2 ** 26 });
   using smallRotary = new RotaryEmbedding(4);
-  // A million rows, all of one head's first features: 16 MiB, of which the two tables are 8 each.
+  // A million rows of one head: 16 MiB. Each of the two tables has 8 MiB.
   using x = device.empty([1, 1, 2 ** 20, 4], "float32");
   const spansFrom = (start: number): readonly Span[] => [{ start, length: 2 ** 20, step: 1 }];
   const allocatedBytes = device.memory().allocated;

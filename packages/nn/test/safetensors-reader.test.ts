@@ -11,7 +11,7 @@ beforeAll(async () => {
 });
 afterAll(() => rm(folder, { recursive: true }));
 
-/** A file of two tensors: the numbers from 0 to 23, and a scalar. */
+/** Writes a file of two tensors: the numbers from 0 to 23, and a scalar. */
 async function writeTestFile(name: string, dtype: DType): Promise<string> {
   const path = join(folder, name);
   const values = Float32Array.from({ length: 24 }, (_, i) => i / 4);

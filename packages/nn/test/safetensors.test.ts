@@ -23,8 +23,8 @@ const host = (values: readonly number[], shape: readonly number[] = [values.leng
 });
 
 describe("reads what others wrote", () => {
-  // Byte for byte what Python's safetensors 0.4 makes of save({"b": [[1, 2]] float32, "a": [3] int64}, {"format": "pt"}):
-  // larger elements first, a header padded with spaces to a multiple of eight.
+  // Byte for byte the output of Python's safetensors 0.4 for save({"b": [[1, 2]] float32, "a": [3] int64}, {"format":
+  // "pt"}): larger elements first, a header padded with spaces to a multiple of eight.
   test("Python's safetensors", async () => {
     const text =
       '{"__metadata__":{"format":"pt"},"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]}}';
@@ -337,7 +337,7 @@ test("removes what killed processes of this host left of the same file, and noth
     ".x.safetensors.part",
   ];
   for (const name of [...ownTemporaryFiles, ...otherTemporaryFiles]) writeFileSync(join(home, name), "");
-  // Two at once: neither takes the other's draft for one that was left.
+  // Two concurrent writes. Neither removes the temporary file of the other as stale.
   const tensors = new Map([["x", host([1, 2])]]);
   await Promise.all([writeSafetensors(path, tensors), writeSafetensors(path, tensors)]);
   expect(readdirSync(home).toSorted()).toEqual([...otherTemporaryFiles, "x.safetensors"].toSorted());

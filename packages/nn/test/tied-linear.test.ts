@@ -33,7 +33,7 @@ class TiedModel extends Module {
   }
 }
 
-/** Mean cross-entropy of the model, of one weight in both places, in float64. */
+/** Returns the mean cross-entropy of the model, which uses one weight in both layers, in float64. */
 function reference(weight: readonly number[]): number {
   const row = (token: number) => weight.slice(token * dim, (token + 1) * dim);
   const losses = tokens.map((token, i) => {
@@ -44,7 +44,7 @@ function reference(weight: readonly number[]): number {
   return losses.reduce((a, b) => a + b) / tokens.length;
 }
 
-/** The loss, whose gradients are those of the whole batch. */
+/** Returns the loss, after a backward whose reduced gradients are those of the whole batch. */
 function computeLoss(ctx: Context, model: TiedModel): Tensor {
   const tokensPerRank = tokens.length / ctx.size;
   const sliceForRank = (values: readonly number[]) =>

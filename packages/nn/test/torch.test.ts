@@ -29,7 +29,7 @@ const torchState: ReadonlyMap<string, HostTensor> = new Map([
 
 const listValues = ({ values }: HostTensor) => Array.from(values);
 
-/** What nn.MultiheadAttention computes, in float64, from rows x [S,E] and sources of keys y [K,F] and values. */
+/** Computes nn.MultiheadAttention in float64, from projected queries, keys and values [rows · embed]. */
 function referenceMultihead(
   q: readonly number[],
   k: readonly number[],
@@ -53,7 +53,7 @@ function referenceMultihead(
   return linear(out, listValues(state.get("out_proj.weight")!), listValues(state.get("out_proj.bias")!));
 }
 
-/** Projection `part` (0 queries, 1 keys, 2 values) by in_proj. */
+/** Applies projection `partIndex` (0 queries, 1 keys, 2 values) of in_proj. */
 function project(x: readonly number[], partIndex: number): number[] {
   const weight = listValues(torchState.get("in_proj_weight")!).slice(
     partIndex * embed * embed,

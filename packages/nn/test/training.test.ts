@@ -44,6 +44,6 @@ test("steps leave device memory flat", () =>
       await trainStep(ctx, { model, optimizer });
       lossesAfter.push(ctx.device.memory().allocated);
     }
-    // The first steps fill the rotary embedding's table.
+    // The first steps create the tables of the rotary embedding.
     expect(new Set(lossesAfter.slice(2)).size).toBe(1);
   }));

@@ -81,7 +81,7 @@ function ntk(options: NtkScalingOptions): RopeScaling {
 }
 
 export const dynamicNtkScalingOptions = defineOptions("ropeScaling.dynamicNtk", {
-  /** How fast the base grows with the sequence. */
+  /** Rate at which the base grows with the sequence length. */
   factor: option.number({ min: 1 }),
   /** Maximum sequence length in training, max_position_embeddings. */
   originalLength: option.integer({ min: 1 }),

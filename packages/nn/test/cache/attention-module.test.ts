@@ -14,7 +14,7 @@ import { type CacheSequence, KvCache, RMSNorm, RotaryEmbedding } from "../../src
 import { maxDifference, generateNumbers } from "../reference/numbers.ts";
 import { onMesh } from "../reference/world.ts";
 
-// Modules that decode with a cache, beside the same module over the whole sequence at once, on one rank.
+// Modules that decode with a cache, compared with the same module on the whole sequence at once, on one rank.
 
 interface Model {
   readonly embedDim: number;
@@ -68,7 +68,7 @@ describe("a prompt in chunks through the ring, then token by token", () => {
     [6, "contiguous", { ...model, slidingWindow: 30, isNormed: true }, 1e-5],
     [7, "striped", { ...model, slidingWindow: 3 }, 1e-5],
     [8, "zigzag", { ...model, kvHeads: 1 }, 1e-5],
-    // A unit in the last place of an output: sums in another order round some to the neighbour.
+    // One unit in the last place of an output, because sums in another order may round to the adjacent number.
     [2, "contiguous", { ...model, dtype: "bfloat16" }, 2 ** -7],
   ] as const)("%d ranks, %s, %o", async (sp, placement, modelCase, tolerance) => {
     const { embedDim, kvHeads, size, slidingWindow, dtype = "float32" }: Model = modelCase;
@@ -101,11 +101,11 @@ interface Chunk {
   readonly cache: KvCache;
   readonly sequence: CacheSequence;
   readonly rows: Tensor;
-  /** How the rows are cut; null: not at all. */
+  /** Placement of the rows; null: not sharded. */
   readonly placement: PlacementName | null;
 }
 
-/** The whole chunk's result. */
+/** Returns the output of the whole chunk. */
 async function forwardChunk(ctx: Context, { attn, cache, sequence, rows, placement }: Chunk): Promise<Float32Array> {
   const count = rows.shape[1]!;
   const layer = cache.layer(0, [sequence], { sharded: placement !== null });
@@ -174,7 +174,7 @@ test("two prompts of different lengths in shards, the second of them forked", as
     sequences[1] = remainingSequence.fork();
     await forwardSampleChunk(0, 10, 20);
     await forwardSampleChunk(1, 13, 20);
-    // A batch whose samples begin at one position and lie in other blocks.
+    // A batch whose samples start at the same position, with blocks on different ranks.
     const batchValues = [0, 1].flatMap((i) => createEmbeddings(30, embedDim, 3 + i).slice(20 * embedDim));
     using rows = fromArray(ctx, batchValues, [2, 10, embedDim]);
     using localRows = shard(ctx, rows, 1);

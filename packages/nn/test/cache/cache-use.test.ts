@@ -26,7 +26,7 @@ const shape = { numKvHeads: kvHeads, headDim: size, blockSize: 4 } as const;
 
 const createCache = (ctx: Context, options: Partial<KvCacheOptions> = {}): KvCache =>
   new KvCache(ctx, { ...shape, maxTokens: 64, ...options });
-// The same on every rank.
+// Returns random keys that are the same on every rank.
 // oxlint-disable-next-line max-params -- where, how many, and which
 const keys = (ctx: Context, rows: number, batch = 1, stream = 1): Tensor =>
   randn(ctx, [batch, kvHeads, rows, size], { seed: 1, stream });
@@ -52,7 +52,7 @@ describe("memory", () => {
       expect(cache.freeTokens).toBe(64 - 16);
       appendRandom(ctx, cache, secondFork, 1);
       expect(cache.freeTokens).toBe(64 - 20);
-      // The block is its own by now.
+      // The block is no longer shared.
       appendRandom(ctx, cache, prompt, 1);
       expect(cache.freeTokens).toBe(64 - 20);
       firstFork.dispose();
@@ -73,7 +73,7 @@ describe("memory", () => {
       const error = "KvCache: append: expected 2 free blocks of 4 tokens, received 1 of 4 blocks free";
       expect(() => appendRandom(ctx, cache, sequence, 7)).toThrow(OutOfMemoryError);
       expect(() => appendRandom(ctx, cache, sequence, 7)).toThrow(error);
-      // Of a batch, no sequence gets its tokens.
+      // If one sequence of a batch fails, no sequence stores its tokens.
       using k = keys(ctx, 4, 2);
       expect(() => cache.layer(0, [sequence, otherSequence]).append(k, k)).toThrow(OutOfMemoryError);
       expect([sequence.length, otherSequence.length, cache.freeTokens]).toEqual([10, 0, 4]);
@@ -91,7 +91,7 @@ describe("memory", () => {
       using cache = createCache(ctx, { slidingWindow: 6 });
       using sequence = cache.createSequence();
       for (let i = 0; i < 200; i++) appendRandom(ctx, cache, sequence, 1);
-      // The token at 199 sees those from 194 on.
+      // The keys from position 194 on are visible to the token at 199.
       expect(cache.freeTokens).toBe(64 - 8);
       appendRandom(ctx, cache, sequence, 9);
       sequence.truncate(200);
@@ -121,7 +121,7 @@ describe("memory", () => {
       expect(blocksByRank.reduce((sum, rows) => sum + rows)).toBe(length);
       for (const rows of blocksByRank) expect(Math.abs(rows - length / ranks)).toBeLessThanOrEqual(8);
     }
-    // A sequence's blocks lie side by side, for the kernel to read them as one.
+    // A sequence's blocks are adjacent, so that the kernel reads them as one.
     const rows = tables[4]!.listRankRows(0, 0, 200);
     for (const [i, { row }] of rows.slice(1).entries()) expect(row).toBe(rows[i]!.row + 8);
   });

@@ -19,8 +19,9 @@ import { attention, type Context, type DType, fromArray, local, masks, noGrad, s
 import { cpu } from "@mosaic/kernels-cpu";
 import { type CacheSequence, KvCache } from "../../src/index.ts";
 
-// Random steps of a cache: batches of several sequences and tokens, forks, truncation, new and disposed sequences; each attention beside
-// float64, and held to what the device's own kernel makes of all keys at once.
+// Random operations on a cache: steps with batches of several sequences and tokens, forks, truncation, new and disposed
+// sequences. The error of each attention against float64 is compared with that of the device's own kernel on all keys
+// at once.
 
 export interface DecodingTrial {
   readonly ranks: number;
@@ -34,13 +35,13 @@ export interface DecodingTrial {
   readonly seed: number;
 }
 
-/** A token is a number: its query, key and value follow from it. */
+/** A token is a number that determines its query, key and value. */
 type Token = number;
 
 interface Sequence {
   readonly cacheSequence: CacheSequence;
   tokens: readonly Token[];
-  /** Tokens of the last step, which speculation may reject. */
+  /** Number of tokens of the last step, which speculative decoding may reject. */
   numProposed: number;
 }
 
@@ -52,7 +53,7 @@ interface StepErrors {
   readonly values: Float32Array;
 }
 
-/** Every rank makes the same choices. Throws if an error is too large, or ranks differ in a bit. */
+/** Every rank makes the same choices. Throws if an error is too large, or if ranks differ in any bit. */
 export async function checkDecoding(trial: DecodingTrial): Promise<void> {
   const createWorld = (size: number, { wrapDevice, ...options }: Parameters<Parameters<typeof runOnWorld>[0]>[1]) =>
     world(size, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
@@ -106,7 +107,7 @@ async function decode(ctx: Context, trial: DecodingTrial): Promise<StepErrors[]>
         numProposed: 0,
       });
     } else if (operationChoice < 0.35) {
-      // A window drops what tokens before those of the last step see no more.
+      // A window drops keys that are visible only to tokens before those of the last step.
       const numRejected = integer(nextUniform, 1 + (slidingWindow === undefined ? 40 : chosenSequence.numProposed));
       chosenSequence.tokens = chosenSequence.tokens.slice(0, Math.max(0, chosenSequence.tokens.length - numRejected));
       chosenSequence.cacheSequence.truncate(chosenSequence.tokens.length);
@@ -146,7 +147,7 @@ type OperandKind = "q" | "k" | "v";
 
 const cachedValues = new WeakMap<DecodingTrial, Map<string, unknown>>();
 
-/** Computed once for all ranks and steps of a trial. */
+/** Returns a cached value, which is computed once for all ranks and steps of a trial. */
 function getOrCompute<T>(trial: DecodingTrial, key: string, compute: () => T): T {
   const trialValues = cachedValues.get(trial) ?? new Map<string, unknown>();
   cachedValues.set(trial, trialValues);
@@ -154,7 +155,7 @@ function getOrCompute<T>(trial: DecodingTrial, key: string, compute: () => T): T
   return trialValues.get(key) as T;
 }
 
-/** Heads of some tokens, [H,T,D], zeros where there is padding; layers have other numbers. */
+/** Generates the heads of some tokens, [H,T,D], with zeros in padding. Layers have different numbers. */
 function generateOperand(
   kind: OperandKind,
   layer: number,
@@ -190,7 +191,7 @@ const createTensor = (
   return fromArray(ctx, concatenatedValues, [values.length, ...shape], { dtype });
 };
 
-/** Both layers, each sequence beside the oracle. */
+/** Runs both layers, and measures the errors of each sequence against the oracle. */
 async function attendCachedAndLocal(
   ctx: Context,
   cache: KvCache,
@@ -257,7 +258,7 @@ async function attendCachedAndLocal(
   return steps;
 }
 
-/** The rows of tokens, and those of padding. */
+/** Splits the rows into those of tokens and those of padding. */
 function splitValidRows(
   values: Float32Array,
   { heads, rows, count, headDim }: { heads: number; rows: number; count: number; headDim: number },

@@ -1,6 +1,6 @@
-// One rank of a training whose hosts have a directory each and save every third step. On the first attempt a host may fail, once:
-// HOST:dies:STEP and HOST:hangs:STEP before that step, HOST:dies-unpublished:STEP and HOST:hangs-unpublished:STEP while it saves, when its
-// copy is whole but has not replaced the one before.
+// One rank of a training run whose hosts have separate directories and save every third step. On the first attempt, a
+// host may fail once: HOST:dies:STEP and HOST:hangs:STEP before that step, HOST:dies-unpublished:STEP and
+// HOST:hangs-unpublished:STEP during the save, when its copy is complete but has not replaced the previous one.
 import fs, { mkdir, readdir, readFile, writeFile } from "node:fs/promises";
 import { syncBuiltinESMExports } from "node:module";
 import { join } from "node:path";
@@ -28,7 +28,7 @@ using optimizer = new AdamW(model, { lr: 2e-2 });
 async function failIfDue(faultSuffix: "" | "-unpublished"): Promise<void> {
   const isDue = (kind: string): boolean => faults.includes(`${host}:${kind}${faultSuffix}:${optimizer.steps}`);
   if (MOSAIC_ATTEMPT !== "0") return;
-  // Between hosts the whole host goes: its launcher first.
+  // With several hosts, the whole host fails, its launcher first.
   if (isDue("dies") && network) process.kill(process.ppid, "SIGKILL");
   if (isDue("dies")) process.kill(process.pid, "SIGKILL");
   if (!isDue("hangs")) return;
@@ -36,7 +36,7 @@ async function failIfDue(faultSuffix: "" | "-unpublished"): Promise<void> {
   await new Promise(() => setInterval(() => {}, 1000));
 }
 
-/** Whether another host has replaced its copy by that of this step. */
+/** Returns whether another host has replaced its copy by that of this step. */
 async function isPublishedElsewhere(): Promise<boolean> {
   for (const otherHost of await readdir(root)) {
     if (otherHost === host) continue;

@@ -1,4 +1,4 @@
-// One rank of a training that saves every third step; the last rank is killed once, in the middle of a step.
+// One rank of a training run that saves every third step. The last rank is killed once, at the start of a step.
 import { existsSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { ring } from "@mosaic/backend-ring";

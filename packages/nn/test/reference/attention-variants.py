@@ -40,7 +40,7 @@ def gpt_oss(window):
     layer = GptOssAttention(config, 0)
     nn.init.normal_(layer.sinks, std=1.0)
     x = torch.randn(BATCH, LENGTH, EMBED, requires_grad=True)
-    # No rotation: positions are tested on their own.
+    # No rotation, because positions are tested separately.
     still = (torch.ones(BATCH, LENGTH, HEAD_DIM // 2), torch.zeros(BATCH, LENGTH, HEAD_DIM // 2))
     out, _ = layer(x, position_embeddings=still, attention_mask=additive_mask(window))
     d_out = torch.randn(out.shape)

@@ -39,14 +39,17 @@ class Block extends Module {
   }
 }
 
-/** What may vary. */
+/** Options of Blocks. */
 export interface BlocksOptions {
   readonly dtype?: DType;
-  /** How a block is called: by a checkpoint, for instance. */
+  /** Calls a block, for example in a checkpoint. */
   readonly wrapBlock?: (block: Block, x: Tensor) => Tensor;
 }
 
-/** A transformer of equal blocks in a ModuleList, whose head is its embedding: the output projection is outside of its forward. */
+/**
+ * A transformer of equal blocks in a ModuleList. Its head shares the weight of its embedding, and the output projection
+ * is outside of its forward.
+ */
 export class Blocks extends Module {
   readonly embed: Embedding;
   readonly blocks: ModuleList<Block>;
@@ -71,7 +74,7 @@ export class Blocks extends Module {
   }
 }
 
-/** The loss of a batch. */
+/** Returns the loss of a batch. */
 export function forwardStep(ctx: Context, model: Blocks, step: number): Tensor {
   const { tokens, targets } = generateSamples(step);
   using x = sliceForRank(ctx, tokens);
@@ -80,14 +83,14 @@ export function forwardStep(ctx: Context, model: Blocks, step: number): Tensor {
   return linearCrossEntropy(ctx, hidden, { weight: model.embed.weight }, y);
 }
 
-/** Forward and backward of a batch; the loss. */
+/** Runs forward and backward of a batch, and returns the loss. */
 export function backwardStep(ctx: Context, model: Blocks, step: number): Tensor {
   const loss = forwardStep(ctx, model, step);
   loss.backward();
   return loss;
 }
 
-/** One step; resolves to the loss. */
+/** Runs one step. Resolves to the loss. */
 export async function trainBlocks(
   ctx: Context,
   { model, optimizer, maxNorm = 1 }: { model: Blocks; optimizer: Optimizer; maxNorm?: number },
@@ -100,11 +103,11 @@ export async function trainBlocks(
   return loss.item();
 }
 
-/** AdamW without weight decay of biases and norms. */
+/** Creates an AdamW without weight decay for biases and norms. */
 export const adamW = (model: Blocks): Optimizer =>
   new AdamW(model, { lr: 2e-2, forParameter: (_, { rank }) => (rank < 2 ? { weightDecay: 0 } : {}) });
 
-/** All elements of all parameters, sharded or not. */
+/** Reads all elements of all parameters, sharded or not. */
 export async function readParameters(model: Blocks): Promise<number[]> {
   const values = await summonFullParameters(model, () => Promise.all(model.parameters().map((each) => each.read())));
   return values.flatMap((each) => [...each]);

@@ -5,10 +5,10 @@ import { directory } from "./directory.ts";
 import { Model, trainStep } from "./model.ts";
 import { onMesh } from "./world.ts";
 
-/** A part of a training: on that many ranks, until that step. */
+/** A segment of a training run: the number of ranks, and the step at which it ends. */
 export type CurveSegment = readonly [ranks: number, untilStep: number];
 
-/** The losses of a training on one mesh after the other, which nothing interrupts, on ranks of one process. */
+/** Returns the losses of an uninterrupted training run on one mesh after the other, on ranks of one process. */
 export async function computeLossCurve(...segments: readonly CurveSegment[]): Promise<number[]> {
   const path = join(directory(), "training.safetensors");
   const losses: number[] = [];

@@ -3,14 +3,14 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { onTestFinished } from "vitest";
 
-/** A directory for one test. */
+/** Creates a directory for one test. */
 export function directory(): string {
   const path = mkdtempSync(join(tmpdir(), "mosaic-nn-"));
   onTestFinished(() => rmSync(path, { recursive: true, force: true }));
   return path;
 }
 
-/** A safetensors file as its specification states: the length of the header, the header, the data. */
+/** Builds a safetensors file by its specification: the length of the header, the header, the data. */
 export function file(header: object | string, data: Uint8Array = new Uint8Array(), length?: number): Uint8Array {
   const text = new TextEncoder().encode(typeof header === "string" ? header : JSON.stringify(header));
   const bytes = new Uint8Array(8 + text.length + data.length);

@@ -2,7 +2,7 @@ import { type Context, fromArray, type Module, mul, sum, type Tensor } from "@mo
 import { expect } from "vitest";
 import { numericalDerivative, generateNumbers, maxDifference } from "./numbers.ts";
 
-/** A layer beside what it computes, in float64: values of x and of each parameter, by name, to values of the output. */
+/** A layer and its float64 reference, which maps x and the parameters, by name, to the output. */
 export interface LayerCase {
   readonly module: Module;
   readonly forward: (x: Tensor) => Tensor;
@@ -10,7 +10,10 @@ export interface LayerCase {
   readonly reference: (x: readonly number[], parameters: Readonly<Record<string, readonly number[]>>) => number[];
 }
 
-/** Output, and the gradients of Σ output · weights in x and in every parameter, against float64 and its differences. */
+/**
+ * Checks the output against float64, and the gradients of Σ output · weights in x and in every parameter against finite
+ * differences.
+ */
 export async function checkLayer(ctx: Context, { module, forward, shape, reference }: LayerCase): Promise<void> {
   const x = generateNumbers(
     shape.reduce((a, b) => a * b, 1),
@@ -42,7 +45,7 @@ export async function checkLayer(ctx: Context, { module, forward, shape, referen
   }
 }
 
-/** Values of x [..,in] times Wᵀ plus b, in float64. */
+/** Returns x [..,in] times Wᵀ plus b, in float64. */
 export function linear(x: readonly number[], weight: readonly number[], bias: readonly number[]): number[] {
   const [outFeatures, inFeatures] = [bias.length, weight.length / bias.length];
   return Array.from({ length: (x.length / inFeatures) * outFeatures }, (_, i) => {
@@ -53,7 +56,7 @@ export function linear(x: readonly number[], weight: readonly number[], bias: re
   });
 }
 
-/** Each row of `width` numbers through a function. */
+/** Applies a function to each row of `width` numbers. */
 export function mapRows(x: readonly number[], width: number, f: (row: readonly number[]) => number[]): number[] {
   return Array.from({ length: x.length / width }, (_, i) => f(x.slice(i * width, (i + 1) * width))).flat();
 }

@@ -22,7 +22,7 @@ import {
 } from "../../src/index.ts";
 import { generateNumbers } from "./numbers.ts";
 
-// A small transformer that learns which token came before, on every mesh.
+// A small transformer that is trained to output the previous token, on every mesh.
 
 const [batch, length, vocabulary, embedDim] = [4, 12, 7, 16];
 
@@ -70,7 +70,7 @@ export class Model extends Module {
   }
 }
 
-/** This rank's rows of a batch [B,S]. */
+/** Returns this rank's rows of a batch [B,S]. */
 export function sliceForRank(ctx: Context, fullValues: readonly number[]): Tensor {
   const { dp = 1 } = ctx.mesh.shape;
   const [dpRank, rowsPerRank] = [ctx.mesh.coordinate.dp ?? 0, batch / dp];
@@ -81,12 +81,12 @@ export function sliceForRank(ctx: Context, fullValues: readonly number[]): Tenso
 
 export function generateSamples(step: number): { tokens: number[]; targets: number[] } {
   const tokens = generateNumbers(batch * length, step).map((x) => Math.floor(((x + 1) / 2) * vocabulary));
-  // Some rows do not count, a different number on every rank.
+  // Some rows are ignored, a different number on every rank.
   const targets = tokens.map((_, i) => (i % length < 1 || i % 11 === 3 ? -100 : tokens[i - 1]!));
   return { tokens, targets };
 }
 
-/** One step; resolves to the loss. */
+/** Runs one step. Resolves to the loss. */
 export async function trainStep(
   ctx: Context,
   { model, optimizer }: { model: Model; optimizer: Optimizer },

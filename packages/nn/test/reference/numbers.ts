@@ -1,6 +1,6 @@
 import { expect } from "vitest";
 
-/** Reproducible numbers in [-1, 1) (mulberry32). */
+/** Returns reproducible numbers in [-1, 1) (mulberry32). */
 export function generateNumbers(size: number, seed: number): number[] {
   let state = seed >>> 0;
   return Array.from({ length: size }, () => {
@@ -11,7 +11,7 @@ export function generateNumbers(size: number, seed: number): number[] {
   });
 }
 
-/** Largest difference, relative to the largest expected value (or 1e-30). */
+/** Returns the largest difference, relative to the largest expected value (or 1e-30). */
 export function maxDifference(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
   expect(actual.length).toBe(expected.length);
   let [difference, maxMagnitude] = [0, 1e-30];
@@ -24,7 +24,7 @@ export function maxDifference(actual: ArrayLike<number>, expected: ArrayLike<num
   return difference / maxMagnitude;
 }
 
-/** d f / d x by central differences of a float64 function. */
+/** Returns d f / d x by central differences of a float64 function. */
 export function numericalDerivative(f: (x: readonly number[]) => number, x: readonly number[], step = 1e-5): number[] {
   return x.map((value, i) => (f(x.with(i, value + step)) - f(x.with(i, value - step))) / (2 * step));
 }

@@ -1,6 +1,6 @@
 import { Module, type Tensor } from "@mosaic/core";
 
-/** A model that is one parameter, "x". */
+/** A model with a single parameter, "x". */
 export class PointModel extends Module {
   readonly x: Tensor;
   constructor(x: Tensor) {

@@ -3,7 +3,7 @@ import type { Context, Coordinate } from "@mosaic/core";
 import { ring } from "@mosaic/backend-ring";
 import { cpu } from "@mosaic/kernels-cpu";
 
-/** Runs `body` on every rank of a fresh world, all on this thread, and closes it. */
+/** Runs `body` on every rank of a new world, all in this thread, and closes it. */
 export async function onMesh<T>(mesh: Coordinate, body: (ctx: Context) => Promise<T> | T, seed = 3): Promise<T[]> {
   const size = Object.values(mesh).reduce((product, length) => product * length, 1);
   const contexts = await world(size, { device: () => cpu({ threads: 1 }), mesh, backends: [ring()], seed });
@@ -14,7 +14,7 @@ export async function onMesh<T>(mesh: Coordinate, body: (ctx: Context) => Promis
   }
 }
 
-/** One rank. */
+/** Runs `body` on one rank. */
 export async function onOneRank<T>(body: (ctx: Context) => Promise<T> | T, seed = 3): Promise<T> {
   return (await onMesh({ sp: 1 }, body, seed))[0]!;
 }
