@@ -16,7 +16,7 @@ import { writeFolder } from "./reference/weights.ts";
 const slicePrompt = (firstToken: number, length: number): readonly number[] =>
   tokens.values.slice(firstToken, firstToken + length);
 
-/** Texts of different lengths, greedy and drawn. */
+/** Texts of different lengths, with greedy decoding and with sampling. */
 const calls: readonly GenerateOptions[] = [
   { tokens: slicePrompt(0, 9), maxNewTokens: 12, eosTokenIds: [] },
   { tokens: slicePrompt(3, 1), maxNewTokens: 4, eosTokenIds: [], doSample: true, temperature: 1.2, seed: 7 },
@@ -45,7 +45,7 @@ describe("GenerationBatch", () => {
   test.each([oneRank, ring2!, nested!])(
     "texts that join and leave have the tokens that they have alone: $name",
     async (arrangement) => {
-      // Gemma 3 has layers with sliding windows and others.
+      // Gemma 3 has layers with and without a sliding window.
       await using folder = await writeFolder(models.gemma3!);
       await onRanks(arrangement, async (ctx) => {
         using model = await loadModel(ctx, folder.path, loadOptions(arrangement));
@@ -106,7 +106,8 @@ describe("GenerationBatch", () => {
         steps.push({ computed: computedTokens, texts: results.map(({ id }) => id) });
       }
       expect(together).toEqual(expectedTokens);
-      // 2 and 2 of 21, then four a step and a token of the other text.
+      // The first step processes the short prompt of 2 tokens and 2 of the 21 of the other. Each following step
+      // processes four of these and one token of the first text.
       expect(steps.slice(0, 6)).toEqual([
         { computed: 4, texts: [0] },
         ...Array.from({ length: 4 }, () => ({ computed: 5, texts: [0] })),
@@ -143,7 +144,7 @@ describe("GenerationBatch", () => {
     await using folder = await writeFolder(models.llama3!);
     await onRanks(oneRank, async (ctx) => {
       using model = await loadModel(ctx, folder.path);
-      // The embedding of token 1 becomes NaN; others do not use it.
+      // The embedding of token 1 is NaN. Other tokens do not use it.
       const { weight } = model.decoder.embedding;
       ctx.device.write(weight.slice(0, 1, 2), new Float32Array(weight.shape[1]!).fill(Number.NaN));
       using batch = new GenerationBatch(model, { maxTokens: 256 });
@@ -152,7 +153,7 @@ describe("GenerationBatch", () => {
       const [failedResult, validResult] = await batch.step();
       expect(failedResult!.error?.message).toMatch(/logits without NaN/);
       expect([validResult!.id, validResult!.token?.finishReason, batch.size]).toEqual([1, null, 1]);
-      // The bad one's keys, which are in the same memory, do not reach it.
+      // The NaN keys in the same memory do not affect the other text.
       const [nextResult] = await batch.step();
       expect(nextResult!.token?.finishReason).toBe("length");
     });
@@ -180,7 +181,7 @@ describe("BatchScheduler", () => {
       };
       const longOptions = { tokens: slicePrompt(0, 5), maxNewTokens: 40, eosTokenIds: [] };
       const cancelledStream = scheduler.generate(longOptions);
-      // It waits for the first one's memory, and leaves before it comes to it.
+      // This text waits for the memory of the first one, and is cancelled before it receives any.
       const unstartedStream = scheduler.generate(longOptions);
       const answerPromises = calls.map(collectTokens);
       expect((await cancelledStream.next()).done).toBe(false);

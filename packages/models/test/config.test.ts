@@ -4,7 +4,7 @@ import { models } from "./reference/references.ts";
 
 const parse = (json: Readonly<Record<string, unknown>>) => parseConfig("config.json", json);
 
-/** Without the functions of scalings, which differ by identity. */
+/** Describes a config without the functions of scalings, which are not equal by identity. */
 function describeConfig(json: Readonly<Record<string, unknown>>) {
   const { layers, ...otherFields } = parse(json);
   return {
@@ -18,7 +18,7 @@ function describeConfig(json: Readonly<Record<string, unknown>>) {
 }
 
 describe("folders of older transformers", () => {
-  /** As transformers 4 wrote it: rope_theta and rope_scaling beside each other, no layer types. */
+  /** Creates a config as written by transformers 4: with rope_theta and rope_scaling, and without layer types. */
   function createLegacyConfig(
     name: string,
     fields: Readonly<Record<string, unknown>>,

@@ -11,7 +11,7 @@ const ring = arrangements[0]!;
 const readJson = async (name: string) =>
   JSON.parse(await readFile(resolvePath(name), "utf8")) as Record<string, unknown>;
 
-/** A model with a tokenizer of 422 tokens, whose text is made of bytes. */
+/** Writes a model with a tokenizer of 422 tokens, whose text consists of bytes. */
 async function writeTextModel(vocabSize = 422) {
   const { config, shapes, errors } = models.llama3!;
   const model: ReferenceModel = {
@@ -27,7 +27,7 @@ async function writeTextModel(vocabSize = 422) {
   return writeFolder(model, { files });
 }
 
-/** What every rank generates. */
+/** Returns the tokens that every rank generates. */
 async function generateOnRanks(
   folder: string,
   arrangement: Arrangement,
@@ -100,7 +100,7 @@ describe("tokens drawn at random", () => {
         }
       }
     });
-    // Pearson's statistic with 63 degrees of freedom exceeds 120 by chance once in 50 000 tests; seeds are fixed.
+    // Pearson's statistic with 63 degrees of freedom exceeds 120 by chance once in 50 000 tests. Seeds are fixed.
     const chiSquare = counts.reduce((sum, count, i) => {
       const expected = (numDraws * weights[i]!) / total;
       return sum + (count - expected) ** 2 / expected;
@@ -201,7 +201,8 @@ test.each([oneRank, ring, arrangements[4]!])(
       using cache = new GenerationCache(model, settings);
       const ranks = arrangement === oneRank ? 1 : 2;
       const cacheBytes = (ctx.device.memory().allocated - allocatedBefore) * ranks;
-      // A layer of three sees all tokens. Of the others each text has the 7 before a part of 5, in 3 blocks, and one for those that are cut.
+      // One of three layers has full attention. In the others, each text holds the 7 tokens before a part of 5, in 3
+      // blocks, and one more block because both may begin within a block.
       expect(cache.bytes).toBe((256 + 2 * (2 * 4 * 4)) * 2 * (16 + 16) * 4);
       expect(cacheBytes / cache.bytes).toBeCloseTo(1, 1);
       const generations = [model.generate({ ...call, cache }), model.generate({ ...call, cache })];

@@ -8,7 +8,7 @@ import { writeFolder } from "./reference/weights.ts";
 
 const tokens = [1, 2, 3];
 
-/** A model whose folder has that generation_config.json, which loads in any case. */
+/** Loads a model whose folder has the given generation_config.json. Loading must succeed with any content. */
 async function onModel(
   generationConfig: Readonly<Record<string, unknown>>,
   body: (model: CausalLM) => void | Promise<void>,

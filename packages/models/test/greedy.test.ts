@@ -7,7 +7,7 @@ import { writeFolder } from "./reference/weights.ts";
 const prompt = tokens.values.slice(0, 9);
 const names = Object.keys(models).filter((name) => models[name]!.errors.generated !== undefined);
 
-/** The ids that every rank generates. */
+/** Returns the ids that every rank generates. */
 async function generateGreedy(name: string, arrangement: Arrangement, count: number): Promise<number[][]> {
   await using folder = await writeFolder(models[name]!);
   return await onRanks(arrangement, async (ctx) => {
@@ -19,9 +19,12 @@ async function generateGreedy(name: string, arrangement: Arrangement, count: num
   });
 }
 
-/** How many of transformers' ids are certain: up to the first step where the two largest logits are closer than two float32 errors. */
+/**
+ * Returns how many of transformers' ids are certain: those before the first step in which the two largest logits differ
+ * by less than two float32 errors.
+ */
 function countCertainSteps(name: string): number {
-  // Transformers' own error, and twice as much as ours may be.
+  // The error of transformers, plus twice that for the tolerance of this implementation.
   const error = 3 * models[name]!.errors.generated!;
   const firstUncertainStep = reference(`${name}.margins`).findIndex((margin) => margin < 2 * error);
   return firstUncertainStep < 0 ? 200 : firstUncertainStep;

@@ -6,7 +6,7 @@ import { type Arrangement, arrangements, loadOptions, onRanks, oneRank } from ".
 import { models, reference, tokens } from "./reference/references.ts";
 import { type FolderOptions, writeFolder } from "./reference/weights.ts";
 
-/** A rank's logits of the whole sequences, [batch,length,vocabulary]. */
+/** Returns a rank's logits of the whole sequences, [batch,length,vocabulary]. */
 async function computeLogits(ctx: Context, folder: string, arrangement: Arrangement): Promise<Float32Array> {
   const options = loadOptions(arrangement);
   using model = await loadModel(ctx, folder, options);
@@ -18,7 +18,7 @@ async function computeLogits(ctx: Context, folder: string, arrangement: Arrangem
   return fullLogits.read();
 }
 
-/** The largest error of any rank's logits against float64. */
+/** Returns the largest error of any rank's logits against float64. */
 async function measureError(name: string, arrangement: Arrangement, options?: FolderOptions): Promise<number> {
   await using folder = await writeFolder(models[name]!, options);
   const outputs = await onRanks(arrangement, (ctx) => computeLogits(ctx, folder.path, arrangement));
@@ -26,12 +26,15 @@ async function measureError(name: string, arrangement: Arrangement, options?: Fo
   return Math.max(...outputs.map((logits) => maxError(logits, expected)));
 }
 
-/** The logits of the first sequence, token after token with a cache, from the tenth on; the first nine tokens at once. */
+/**
+ * Returns the logits of the first sequence from the tenth token on, decoded one token at a time with a cache after a
+ * prefill of nine tokens.
+ */
 async function decodeLogits(ctx: Context, folder: string, arrangement: Arrangement): Promise<number[]> {
   using model = await loadModel(ctx, folder, loadOptions(arrangement));
   using cache = new GenerationCache(model, {
     ...{ maxTokens: tokens.length, blockSize: 4 },
-    // Layers with a sliding window of 8 tokens have room for 16 of the 21, and one block.
+    // Layers with a sliding window of 8 tokens have capacity for 16 of the 21 tokens, plus one block.
     ...{ maxSequences: 1, maxPrefillTokens: 9 },
   });
   using sequence = cache.createSequence();

@@ -10,7 +10,7 @@ import { models } from "./reference/references.ts";
 
 const MIB = 2 ** 20;
 
-/** A folder of 320 MiB in float32, in two files. */
+/** Config of a folder of 320 MiB in float32, in two files. */
 const config = {
   ...models.llama3!.config,
   ...{ vocab_size: 16_384, hidden_size: 1024, intermediate_size: 4096, num_hidden_layers: 3 },
@@ -31,7 +31,7 @@ async function writeLargeFolder(dtype: "float32" | "bfloat16"): Promise<{ path: 
   return { path, elements: weights.reduce((sum, { shape }) => sum + numel(shape), 0) };
 }
 
-/** A safetensors file of zeros, which takes neither memory nor room on the disk. */
+/** Writes a sparse safetensors file of zeros, which needs neither memory nor disk space. */
 async function writeZeros(path: string, weights: readonly Weight[], dtype: "float32" | "bfloat16"): Promise<void> {
   const { format, bytes } = dtype === "float32" ? { format: "F32", bytes: 4 } : { format: "BF16", bytes: 2 };
   let end = 0;
@@ -48,7 +48,7 @@ async function writeZeros(path: string, weights: readonly Weight[], dtype: "floa
   await truncate(path, header.length + end);
 }
 
-/** Resident memory of this process in bytes: now, or at most since `resetPeak`. */
+/** Returns the resident memory of this process in bytes: the current value, or the peak since `resetPeak`. */
 async function readMemoryField(field: "VmRSS" | "VmHWM"): Promise<number> {
   const status = await readFile("/proc/self/status", "utf8");
   return 1024 * Number(new RegExp(`${field}:\\s+(\\d+) kB`).exec(status)![1]);

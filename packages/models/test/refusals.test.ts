@@ -11,7 +11,7 @@ import { type FolderOptions, generateWeights, writeFolder } from "./reference/we
 
 const model = models.llama3!;
 
-/** What loading a folder throws on both of two ranks; nothing was sent before. */
+/** Returns the error of loading a folder, which both of two ranks throw before anything is sent. */
 async function getLoadError(
   modifyFolder: (path: string) => Promise<unknown>,
   { referenceModel = model, ...options }: FolderOptions & { readonly referenceModel?: ReferenceModel } = {},
@@ -32,7 +32,7 @@ const keepFolder = () => Promise.resolve();
 const changeConfig = (fields: Readonly<Record<string, unknown>>) => (path: string) =>
   writeFile(join(path, "config.json"), JSON.stringify({ ...model.config, ...fields }));
 
-/** model.safetensors with some weights replaced, or left out where undefined. */
+/** Writes model.safetensors with some weights replaced, or omitted if undefined. */
 const changeWeights = (changes: Readonly<Record<string, unknown>>) => (path: string) => {
   const weights = new Map<string, unknown>(
     Object.entries({ ...Object.fromEntries(generateWeights(model)), ...changes }),

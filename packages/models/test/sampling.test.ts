@@ -12,7 +12,9 @@ const createSettings = (samplingSettings: Partial<SamplingSettings>): SamplingSe
   ...samplingSettings,
 });
 
-/** Probabilities by their definition: the penalty, the temperature, top-k, top-p, min-p, in this order, in float64. */
+/**
+ * Computes the probabilities by definition: penalty, temperature, top-k, top-p and min-p, in this order, in float64.
+ */
 function computeProbabilities(
   logits: readonly number[],
   previousTokens: readonly number[],
@@ -30,7 +32,7 @@ function computeProbabilities(
   const total = topKTokens.reduce((sum, i) => sum + weights[i]!, 0);
   let cumulativeWeight = 0;
   const topPTokens = topKTokens.filter((i) => {
-    // The sum reaches the total before probabilities below rounding, which a topP of 1 keeps all the same.
+    // The sum reaches the total before it includes probabilities below rounding, which are kept with a topP of 1.
     const isKept = topP === 1 || cumulativeWeight < topP * total;
     cumulativeWeight += weights[i]!;
     return isKept;
@@ -41,7 +43,7 @@ function computeProbabilities(
   return logits.map((_, i) => (minPTokens.includes(i) ? weights[i]! / sum : 0));
 }
 
-/** How often each token is drawn by `count` numbers that lie evenly in [0, 1). */
+/** Returns the frequency of each token for `count` numbers that are evenly spaced in [0, 1). */
 function measureFrequencies(
   logits: readonly number[],
   previousTokens: readonly number[],
@@ -72,7 +74,7 @@ describe("tokens are drawn by their probabilities", () => {
   ] as const)("%s", (_, samplingSettings, previousTokens) => {
     const expected = computeProbabilities(logits, previousTokens, createSettings(samplingSettings));
     const observedFrequencies = measureFrequencies(logits, previousTokens, createSettings(samplingSettings), 20_000);
-    // Numbers that lie evenly give each token to one number less or more.
+    // With evenly spaced numbers, the count of each token deviates by at most one.
     for (const [token, probability] of expected.entries())
       expect(Math.abs(observedFrequencies[token]! - probability)).toBeLessThan(2e-4);
   });
@@ -87,7 +89,7 @@ describe("tokens are drawn by their probabilities", () => {
   });
 
   test("for any logits and settings, of tokens that may be drawn", () => {
-    // Logits that differ do so by more than rounding.
+    // Distinct logits differ by more than rounding errors.
     const logitArbitrary = fc.integer({ min: -160, max: 160 }).map((k) => k / 8);
     const numbers = fc.array(logitArbitrary, { minLength: 1, maxLength: 40 });
     const settingsArbitrary = fc.record({

@@ -8,13 +8,13 @@ const bytes = {
 };
 const encode = (text: string): number[] => [...new TextEncoder().encode(text)];
 
-/** As ids that are skipped wherever they stand, beside bytes. */
+/** A token that, like special tokens, is omitted at any position. */
 const SPECIAL_TOKEN = 256;
 const bytesAndSpecialTokens = {
   decode: (ids: readonly number[]) => bytes.decode(ids.filter((id) => id < SPECIAL_TOKEN)),
 };
 
-/** What a stream gives for each token, up to a stop string. */
+/** Returns the text of a stream for each token, up to a stop string. */
 function streamPieces(
   text: string,
   stopStrings: readonly string[] = [],
@@ -62,7 +62,7 @@ test("a character that the prompt began comes whole", () => {
 });
 
 test("pieces of any tokens are the text of all of them, and only the last tokens are decoded", () => {
-  // Bytes that begin, continue and end characters of any length, the characters themselves, and tokens of no text.
+  // Bytes that start, continue and end characters of any length, complete characters, and tokens without text.
   const token = fc.oneof(
     fc.nat(255).map((byte) => [byte]),
     fc.constantFrom(0x80, 0x84, 0xbd, 0xbf, 0xc3, 0xe4, 0xed, 0xef, 0xf0, 0xf4, 0xff).map((byte) => [byte]),

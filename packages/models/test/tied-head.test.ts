@@ -10,7 +10,7 @@ import { generateWeight, generateWeights, writeFolder } from "./reference/weight
 
 const tiedModel = models.qwen3!;
 const headShape = tiedModel.shapes["model.embed_tokens.weight"]!;
-/** The same weights, whose config ties the output projection or not, and a head of its own. */
+/** Writes a model with the same weights and a separate head, whose config ties the output projection or not. */
 const writeModel = (isTied: boolean, shape: readonly number[] = headShape, shards = 3) =>
   writeFolder(
     {

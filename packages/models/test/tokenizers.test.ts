@@ -60,7 +60,7 @@ describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
       const [prompt, remainingIds] = [ids.slice(0, 2), ids.slice(2)];
       const stream = new TextStream(tokenizer, prompt);
       const textPieces = remainingIds.map((id) => stream.push(id).text);
-      // A character that the prompt began is new.
+      // A character that begins in the prompt belongs to the new text.
       const promptText = tokenizer.decode(prompt).replace(/\uFFFD+$/, "");
       expect(textPieces.join("") + stream.flush()).toBe(tokenizer.decode(ids).slice(promptText.length));
     }
@@ -84,7 +84,7 @@ describe("bytes of a tokenizer that falls back to them", () => {
     Array.from(bytes, (byte) => tokenizer.tokenId(`<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`)!);
   const encodeText = (text: string): Uint8Array => new TextEncoder().encode(text);
 
-  // What Python's tokenizers 0.23.2 gives.
+  // The results of Python's tokenizers 0.23.2.
   test.each([
     ["a run that is not UTF-8 as a whole", [0x44, 0x22, 0x84], "\uFFFD\uFFFD\uFFFD"],
     ["a character that is not complete, after another", encodeText("é你").slice(0, 4), "\uFFFD\uFFFD\uFFFD\uFFFD"],

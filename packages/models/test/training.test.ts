@@ -6,7 +6,7 @@ import { type Arrangement, arrangements, loadOptions, onRanks, oneRank } from ".
 import { models, tokens } from "./reference/references.ts";
 import { writeFolder } from "./reference/weights.ts";
 
-/** The losses of some steps that learn each next token, on rank 0. */
+/** Returns the losses of some steps of next-token training, on rank 0. */
 async function trainLosses(arrangement: Arrangement, folder: string, steps: number): Promise<number[]> {
   const [rankLosses] = await onRanks(arrangement, async (ctx) => {
     const options = loadOptions(arrangement);

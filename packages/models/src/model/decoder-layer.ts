@@ -17,7 +17,7 @@ import { GeGLU, RMSNorm, RotaryEmbedding, SwiGLU } from "@mosaic/nn";
 import type { LayerConfig, ModelConfig } from "../config/config.ts";
 import type { RopeConfig } from "../config/rope.ts";
 
-/** How a model runs on a mesh. */
+/** Settings for running a model on a mesh. */
 export interface ModelSettings {
   readonly backend: string | AttentionBackend | undefined;
   readonly placement: PlacementName | Placement;

@@ -6,7 +6,7 @@ import { world } from "@mosaic/collectives-local";
 import type { AttentionBackend, Context, PlacementName } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 
-/** Ranks, and how they share the sequence. */
+/** A mesh of ranks, and how they share the sequence. */
 export interface Arrangement {
   readonly name: string;
   readonly mesh: Readonly<Record<string, number>>;
@@ -30,7 +30,10 @@ export const arrangements: readonly Arrangement[] = [
   { name: "flex on 4", mesh: { sp: 4 }, backend: flex() },
 ];
 
-/** Runs `body` on every rank of an arrangement; what each resolves to. A message that never comes is an error soon. */
+/**
+ * Runs `body` on every rank of an arrangement, and returns the results. The short timeout turns a missing message into
+ * an error.
+ */
 export async function onRanks<T>({ mesh }: Arrangement, body: (ctx: Context) => Promise<T>): Promise<T[]> {
   const ranks = Object.values(mesh).reduce((product, length) => product * length, 1);
   const contexts = await world(ranks, { mesh, device: (rank) => cpu({ threads: 1, index: rank }), timeout: 20 });
@@ -41,7 +44,7 @@ export async function onRanks<T>({ mesh }: Arrangement, body: (ctx: Context) => 
   }
 }
 
-/** What `loadModel` takes for an arrangement. */
+/** Returns the options of `loadModel` for an arrangement. */
 export function loadOptions({ backend, placement = "contiguous" }: Arrangement) {
   return { placement, ...(backend && { backend }) };
 }

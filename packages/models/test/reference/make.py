@@ -1,9 +1,10 @@
-"""Makes the references that the tests of @mosaic/models compare with; the tests need no Python.
+"""Creates the reference results for the tests of @mosaic/models. The tests do not need Python.
 
     python make.py        with torch 2.13.0, transformers 5.18.0, tokenizers 0.23.2
 
-Weights are a formula of their names (`weight_of`, and weights.ts beside this file), exact in bfloat16. The expectation is the model
-in float64 throughout: transformers casts to float32 inside norms, rotary embeddings and the softmax, which `float64_casts` turns off.
+Weights are computed from their names (`weight_of`, and weights.ts in this folder), exact in bfloat16. The expected
+values are those of the model entirely in float64: transformers casts to float32 in norms, rotary embeddings and the
+softmax, which `float64_casts` prevents.
 """
 
 import contextlib
@@ -55,7 +56,7 @@ GREEDY = ["llama3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3"]
 
 
 def hashed(name: str, count: int) -> np.ndarray:
-    """Integers from -128 to 127: the finalizer of MurmurHash3 over index plus the FNV-1a hash of the name."""
+    """Returns integers from -128 to 127: the finalizer of MurmurHash3 applied to index plus the FNV-1a hash of the name."""
     seed = 2166136261
     for byte in name.encode():
         seed = ((seed ^ byte) * 16777619) & 0xFFFFFFFF
@@ -76,7 +77,7 @@ def weight_of(name: str, shape, has_offset: bool) -> torch.Tensor:
 
 
 class Float64Torch:
-    """torch, but what it calls float32 is float64."""
+    """torch, with float32 replaced by float64."""
 
     float32 = float = torch.float64
 
@@ -123,7 +124,7 @@ def logits_of(config, tokens, dtype):
 
 
 def greedy_of(config, prompt):
-    """Ids that transformers generates in float32, each step's top-2 margin in float64, and how far float32 is from float64."""
+    """Returns the ids that transformers generates in float32, each step's top-2 margin in float64, and the error of float32."""
     model = build(config, torch.float32)
     out = model.generate(prompt, do_sample=False, max_new_tokens=STEPS, min_new_tokens=STEPS, pad_token_id=0)
     start = prompt.shape[1] - 1
@@ -165,7 +166,7 @@ def make_models(further):
 
 
 def make_folder():
-    """A folder as save_pretrained writes it, random weights and several files; its logits are among those of models.safetensors."""
+    """Writes a folder with save_pretrained: random weights in several files. Its logits are in models.safetensors."""
     torch.manual_seed(0)
     sizes = dict(vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, head_dim=8)
     model = T.Qwen3ForCausalLM(T.Qwen3Config(**common | sizes, initializer_range=0.3)).eval().to(torch.bfloat16)

@@ -1,4 +1,4 @@
-"""Makes the tokenizers that the tests of @mosaic/models compare with, and what Python's tokenizers and transformers do with them.
+"""Creates the tokenizers for the tests of @mosaic/models, and the results of Python's tokenizers and transformers.
 
     python make_tokenizers.py        with transformers 5.18.0, tokenizers 0.23.2
 """
@@ -38,7 +38,7 @@ TEXTS = [
     "\u00e9 e\u0301 \u200b zero width",
     "supercalifragilisticexpialidocious" * 3,
 ]
-# In the manner of what the models of each family have, with their turns, special tokens and conditions.
+# Chat templates in the style of each model family, with its turns, special tokens and conditions.
 CHATML = (
     "{%- if messages[0].role == 'system' %}{{- '<|user|>system\\n' + messages[0].content + '<|end|>\\n' }}"
     "{%- else %}{{- '<|user|>system\\nYou are a helpful assistant.<|end|>\\n' }}{%- endif %}"
@@ -89,7 +89,7 @@ def begins_with_bos(tokenizer):
 
 
 def byte_level():
-    """As Llama 3, Qwen: byte-level BPE behind a regular expression."""
+    """As in Llama 3 and Qwen: byte-level BPE after splitting by a regular expression."""
     tokenizer = Tokenizer(models.BPE(ignore_merges=True))
     tokenizer.normalizer = normalizers.NFC()
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([
@@ -105,7 +105,7 @@ def byte_level():
 
 
 def byte_fallback():
-    """As Llama 2, Mistral, Gemma: BPE over characters, bytes for those that it lacks."""
+    """As in Llama 2, Mistral and Gemma: BPE over characters, with byte fallback for characters that are not in the vocabulary."""
     trained = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     trained.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     trainer = trainers.BpeTrainer(
@@ -125,7 +125,7 @@ def byte_fallback():
 
 
 def unigram():
-    """As T5, XLM-R: Unigram over text that NFKC has normalised."""
+    """As in T5 and XLM-R: Unigram over text normalized by NFKC."""
     tokenizer = Tokenizer(models.Unigram())
     tokenizer.normalizer = normalizers.Sequence([normalizers.NFKC(), normalizers.Replace(Regex(" {2,}"), " ")])
     tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(replacement="▁", prepend_scheme="always")

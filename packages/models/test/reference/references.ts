@@ -2,14 +2,17 @@ import { readFile } from "node:fs/promises";
 import { fileURLToPath } from "node:url";
 import { readSafetensors } from "@mosaic/nn";
 
-// What make.py wrote: configs and shapes of weights as transformers has them, and what PyTorch computes.
+// Output of make.py: configs and shapes of weights in transformers, and results computed by PyTorch.
 
 export interface ReferenceModel {
-  /** config.json as save_pretrained wrote it. */
+  /** config.json as written by save_pretrained. */
   readonly config: Readonly<Record<string, unknown>>;
-  /** Of each weight of the state dict. */
+  /** The shape of each weight of the state dict. */
   readonly shapes: Readonly<Record<string, readonly number[]>>;
-  /** The largest error of transformers' logits against float64: in float32, in bfloat16, and in float32 while it generates. */
+  /**
+   * The largest errors of transformers' logits against float64: in float32, in bfloat16, and in float32 during
+   * generation.
+   */
   readonly errors: { readonly float32: number; readonly bfloat16: number; readonly generated?: number };
 }
 
@@ -21,7 +24,7 @@ export const models = JSON.parse(await readFile(resolvePath("models.json"), "utf
 
 const { tensors } = await readSafetensors(resolvePath("models.safetensors"));
 
-/** float64 values of a tensor of models.safetensors. */
+/** Returns the float64 values of a tensor of models.safetensors. */
 export function reference(name: string): Float64Array {
   const { bytes, format } = tensors.get(name)!;
   if (format !== "F64") throw new Error(`${name} is ${format}`);

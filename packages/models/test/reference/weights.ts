@@ -5,7 +5,10 @@ import { type DType, type HostTensor, numel } from "@mosaic/core";
 import { writeSafetensors } from "@mosaic/nn";
 import type { ReferenceModel } from "./references.ts";
 
-/** Integers from −128 to 127: the finalizer of MurmurHash3 over index plus the FNV-1a hash of the name, as in make.py. */
+/**
+ * Returns integers from −128 to 127: the finalizer of MurmurHash3 applied to index plus FNV-1a hash of the name, as in
+ * make.py.
+ */
 function hashToIntegers(name: string, count: number): Int32Array {
   let seed = 2_166_136_261;
   for (const byte of new TextEncoder().encode(name)) seed = Math.imul(seed ^ byte, 16_777_619) >>> 0;
@@ -17,14 +20,14 @@ function hashToIntegers(name: string, count: number): Int32Array {
   });
 }
 
-/** The weight of that name, exact in bfloat16. */
+/** Returns the weight with a name. Its values are exact in bfloat16. */
 export function generateWeight(name: string, shape: readonly number[], hasOffset: boolean): Float32Array {
   const integers = hashToIntegers(name, numel(shape));
   if (name.includes("norm")) return Float32Array.from(integers, (k) => Math.floor(k / 8) / 128 + (hasOffset ? 0 : 1));
   return Float32Array.from(integers, (k) => k * 2 ** (name.includes("embed_tokens") ? -10 : -9));
 }
 
-/** All weights of a model by Hugging Face's names. */
+/** Returns all weights of a model, with Hugging Face's names. */
 export function generateWeights({ config, shapes }: ReferenceModel, dtype: DType = "float32"): Map<string, HostTensor> {
   const hasOffset = String(config.model_type).startsWith("gemma");
   const entries = Object.entries(shapes).map(
@@ -33,16 +36,16 @@ export function generateWeights({ config, shapes }: ReferenceModel, dtype: DType
   return new Map(entries);
 }
 
-/** Of a folder that a test writes. */
+/** Options of a folder that a test writes. */
 export interface FolderOptions {
   readonly dtype?: DType;
-  /** How many files the weights are in; 1: model.safetensors. Default 3. */
+  /** Number of files of the weights; 1: model.safetensors only. Default 3. */
   readonly shards?: number;
-  /** Further files, as JSON. */
+  /** Additional files, as JSON. */
   readonly files?: Readonly<Record<string, unknown>>;
 }
 
-/** A folder as save_pretrained writes it, with formula-made weights; removed when it is disposed. */
+/** Writes a folder as save_pretrained does, with weights from a formula. It is removed when the result is disposed. */
 export async function writeFolder(
   model: ReferenceModel,
   { dtype = "float32", shards = 3, files = {} }: FolderOptions = {},
