@@ -146,7 +146,7 @@ export function checkRows(where: string, rows: number, { shards, rank, length }:
 
 /** Consecutive rows of a shard. */
 interface ShardRange {
-  /** Their positions in the whole sequence. */
+  /** Positions of the rows in the whole sequence. */
   readonly spans: readonly Span[];
   /** Index of the first row in the shard, and the number of rows. */
   readonly offset: number;

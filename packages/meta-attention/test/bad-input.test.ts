@@ -23,7 +23,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 
 const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const;
 
-/** What a mistake throws on both ranks of a world, which still works afterwards. */
+/** Returns the error that an invalid call throws on both ranks of a world. The world must still work afterwards. */
 async function captureError(body: (ctx: Context) => unknown): Promise<unknown> {
   const errors = await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     let thrown: unknown;

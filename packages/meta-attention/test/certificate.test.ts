@@ -10,7 +10,7 @@ import { splitRows, dot } from "./reference/rows.ts";
 import { createChunks, createShards, assembleShards } from "./chunked-shape.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-/** A module on an input of some loudness. */
+/** A module, and an input with a given scale. */
 interface Case {
   readonly options: HierarchicalMetaAttentionOptions;
   readonly ranks: number;
@@ -18,7 +18,9 @@ interface Case {
   readonly length: number;
   readonly keyScale: number;
   readonly seed: number;
-  /** The score of every pair, whatever the input: queries and keys are biases. Default: projections of the input. */
+  /**
+   * The score of every pair, for any input: queries and keys are given by biases. Default: projections of the input.
+   */
   readonly score?: number;
 }
 
@@ -26,7 +28,7 @@ function createValues({ options, batch, length, keyScale, seed }: Case): Float64
   return normals(batch * length * options.embedDim, seed).map((x) => Math.fround(keyScale * x));
 }
 
-/** What a forward promised, and all that is needed to check it. */
+/** Returns the bound of a forward, and the data to check it. */
 async function createCertificate(ctx: Context, testCase: Case) {
   const { options, batch, length, score } = testCase;
   using module = new HierarchicalMetaAttention(ctx, { ...options, sequenceLength: length });
@@ -44,7 +46,9 @@ async function createCertificate(ctx: Context, testCase: Case) {
   };
 }
 
-/** Makes every query √|s|·e and every key ±√|s|·e for a vector e of length D^¼: their scaled product is s. */
+/**
+ * Sets every query to √|s|·e and every key to ±√|s|·e for a vector e of length D^¼, so that their scaled product is s.
+ */
 function setScore(
   { qkvProjection }: HierarchicalMetaAttention,
   { embedDim, numHeads }: HierarchicalMetaAttentionOptions,
@@ -62,7 +66,7 @@ function setScore(
   );
 }
 
-/** The share of full attention's softmax that was not looked at, [B,S,H], in float64. */
+/** Returns the share of full attention's softmax that was not attended to, [B,S,H], in float64. */
 function computeMissedMass(
   testCase: Case,
   { weight, bias, chosen }: Awaited<ReturnType<typeof createCertificate>>,
@@ -136,10 +140,12 @@ const cases: fc.Arbitrary<Case> = fc
     },
   }));
 
-/** The bound is never below the truth, and never above what was asked for; how large it is. */
+/**
+ * Checks that the bound is never below the true mass, and never above the requested maximum. Returns the largest bound.
+ */
 function checkBound(testCase: Case, bound: ArrayLike<number>, exactMass: Float64Array): number {
   const maxAllowedMass = testCase.options.maxMissedMass ?? 1;
-  // Not `bound < truth`: NaN must not pass.
+  // Negated, because NaN must be a violation.
   const firstViolation = exactMass.findIndex((missed, i) => !(bound[i]! >= missed && bound[i]! <= maxAllowedMass));
   if (firstViolation >= 0)
     expect.fail(
@@ -162,7 +168,7 @@ test("the true missed mass is never above the bound: 1 000 random cases", async 
     { numRuns: 1000, seed: 11 },
   );
   expect(numTried).toBe(1000);
-  // A bound of 1 would be honest, too.
+  // A bound of 1 would always be valid, but not informative.
   expect(numInformative).toBeGreaterThan(300);
 }, 180_000);
 
@@ -204,7 +210,7 @@ test.each(largeKeys)("the bound holds, and is not 0, where every score is %d", a
       const testCase: Case = { ...baseCase, options: { ...sizes, combine, mask, topK: 0 } };
       const certificate = await createCertificate(ctx, testCase);
       checkBound(testCase, certificate.values, computeMissedMass(testCase, certificate));
-      // The last row of four equal chunks, of which it looked at its own.
+      // The last row attended only to its own of four equal chunks.
       if (mask.name === "full") expect(certificate.values.at(-1)).toBeGreaterThanOrEqual(0.75);
       const limitedCase: Case = { ...testCase, options: { ...testCase.options, maxMissedMass: 0.01 } };
       const limitedCertificate = await createCertificate(ctx, limitedCase);

@@ -1,21 +1,23 @@
 import { type Placement, resolvePlacement, positions } from "@mosaic/core";
 import type { HierarchicalMetaAttentionOptions } from "../src/index.ts";
 
-// Where rows and chunks are, worked out position by position: the code under test is not asked.
+// Positions of rows and chunks, computed position by position and without the code under test.
 
-/** How a sequence lies on some ranks. */
+/** How a sequence is divided over ranks and chunks. */
 export interface ChunkedShape {
   readonly options: Pick<HierarchicalMetaAttentionOptions, "placement" | "chunksPerRank">;
   readonly length: number;
 }
 
-/** Global positions of the rows of each rank. */
+/** Returns the global positions of the rows of each rank. */
 export function createShards({ options, length }: ChunkedShape, ranks: number): number[][] {
   const placement = resolvePlacement(options.placement ?? "contiguous");
   return Array.from({ length: ranks }, (_, rank) => Array.from(positions(placement.spans(rank, ranks, length))));
 }
 
-/** Global positions of the tokens of each chunk, in the order of the sequence, and the rank that holds them. */
+/**
+ * Returns the global positions of the tokens of each chunk, in the order of the sequence, and the rank that holds them.
+ */
 export function createChunks(chunkedShape: ChunkedShape, ranks: number): { owner: number; tokens: number[] }[] {
   const { options, length } = chunkedShape;
   const { chunksPerRank: count = 1 } = options;
@@ -32,7 +34,7 @@ export function createChunks(chunkedShape: ChunkedShape, ranks: number): { owner
     .sort((a, b) => Math.min(...a.tokens) - Math.min(...b.tokens));
 }
 
-/** As equal as can be, the longer ones first. */
+/** Splits rows into pieces of nearly equal length, the longer ones first. */
 function splitEvenly(rows: readonly number[], count: number): number[][] {
   const pieces = Array.from({ length: count }, (): number[] => []);
   const [baseLength, numLonger] = [Math.floor(rows.length / count), rows.length % count];
@@ -46,7 +48,7 @@ function splitEvenly(rows: readonly number[], count: number): number[][] {
   return pieces;
 }
 
-/** Shards [batch,rows,width] of all ranks as one [batch,length,width]. */
+/** Assembles the shards [batch,rows,width] of all ranks to [batch,length,width]. */
 export function assembleShards(
   shards: readonly { readonly positions: readonly number[]; readonly values: ArrayLike<number> }[],
   { batch, length }: { batch: number; length: number },

@@ -16,7 +16,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 
 const smallOptions = { embedDim: 4, numHeads: 2, summaryDim: 4, metaHeads: 2, topK: 1 } as const;
 
-/** The same three chunks on so many ranks. */
+/** Creates a trial with the same three chunks on any number of ranks. */
 function createTrial(ranks: number, options: Pick<Trial["options"], "combine" | "dtype" | "useCheckpoint">): Trial {
   return {
     options: { ...smallOptions, ...options, chunksPerRank: 3 / ranks },

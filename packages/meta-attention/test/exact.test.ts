@@ -30,7 +30,7 @@ const sizes = {
   topK: "all",
 } as const;
 
-/** Full attention by one device's own kernel, and by float64. */
+/** Computes full attention with the kernel of one device, and in float64. */
 async function runFullAttention(trial: Trial) {
   const { batch, length, options } = trial;
   const { embedDim: embed, numHeads, numKvHeads = numHeads, headDim = embed / numHeads } = options;
@@ -68,7 +68,7 @@ async function runFullAttention(trial: Trial) {
   return { found: actual!, right: reference };
 }
 
-/** All ranks of the trial against float64, beside what one device's own kernel makes of it. */
+/** Measures the errors of all ranks of the trial against float64, and those of the kernel of one device. */
 function measureErrors(
   trial: Trial,
   ranks: readonly RankResult[],
@@ -86,7 +86,7 @@ function measureErrors(
     localError: computeErrorSum(fullResult, expected),
     expected: measureMagnitude(expected),
   });
-  // Gradients of parameters are summed over ranks, each of which stores its part.
+  // Gradients of parameters are summed over ranks, each of which stores its partial sum in the dtype.
   const gradientErrors = (name: (typeof names)[number]) => ({
     ...result(ranks[0]!.gradients[name]!, found.gradients[name]!, right.gradients[name]),
     partialSumDtype: dtype,
@@ -104,7 +104,7 @@ function measureErrors(
 
 type World = readonly [name: string, ranks: number, length: number, options: Partial<Trial["options"]>];
 
-/** Shards that grow from nothing. */
+/** Shards of increasing length. The first is empty. */
 const growingPlacement: Placement = {
   name: "growing",
   spans(index, count, length) {
@@ -112,7 +112,7 @@ const growingPlacement: Placement = {
     return [{ start: boundaryAt(index), length: boundaryAt(index + 1) - boundaryAt(index), step: 1 }];
   },
 };
-/** Nobody sees itself: alone in its chunk it sees nothing there. */
+/** No query attends to its own position, so a token that is alone in its chunk attends to no key of the chunk. */
 const irregularMask = masks.fromSlices([
   { q0: 1, q1: 12, k0: 0, k1: 11, type: "causal" },
   { q0: 0, q1: 11, k0: 1, k1: 12, type: "inverseCausal" },
@@ -161,7 +161,7 @@ test.each(worlds)(
   async (_, ranks, length, worldOptions) => {
     for (const useCheckpoint of [false, true]) {
       const trial: Trial = { options: { ...sizes, ...worldOptions, useCheckpoint }, batch: 2, length, seed: 5 };
-      // Memory is full of NaN, and messages come when they like.
+      // Memory is filled with NaN, and messages arrive in perturbed order.
       const results = await runOnWorld(makeWorld, { size: ranks, wrapDevice: poisonMemory }, (ctx) =>
         runStep(perturbContext(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 }), trial),
       );
@@ -232,7 +232,7 @@ test("the order of a remote chunk's tokens does not matter", async () => {
   const width = 32;
   const x = normals(length * width, 1);
   const shuffledX = Float64Array.from(x);
-  // Chunk 2 holds tokens 20 to 29: reversed.
+  // Reverses the tokens of chunk 2, which are 20 to 29.
   for (let token = 20; token < 30; token++)
     shuffledX.set(x.subarray(token * width, (token + 1) * width), (49 - token) * width);
   for (const combine of ["soft", "exact"] as const) {

@@ -6,7 +6,7 @@ import { createChunks, assembleShards } from "./chunked-shape.ts";
 import { type RankResult, runStep, type Trial } from "./step.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-/** Every query sees every key but its own. */
+/** Creates a mask in which every query attends to every key except its own. */
 const createOthersMask = (n: number): Mask =>
   masks.fromSlices([
     { q0: 1, q1: n, k0: 0, k1: n - 1, type: "causal" },
@@ -165,7 +165,7 @@ test.each(trials.map((row) => [row.name, row] as const))(
   "%s: as in float64 on one machine",
   async (_, { ranks, trial: trialOptions }) => {
     const trial = { ...trialOptions, seed: 3 };
-    // Memory is full of NaN, and messages come when they like.
+    // Memory is filled with NaN, and messages arrive in perturbed order.
     const results = await runOnWorld(makeWorld, { size: ranks, wrapDevice: poisonMemory }, async (ctx) => {
       const rank = perturbContext(ctx, { completion: ranks % 2 === 0 ? "late" : "soon", seed: 7 });
       const result = await runStep(rank, trial);

@@ -81,7 +81,7 @@ test("inference: nothing is recorded, and nothing stays behind", async () => {
   });
 });
 
-/** A step of training, nothing disposed by hand but the result. */
+/** Runs a training step in which only the result is disposed explicitly. */
 async function train(ctx: Context, module: HierarchicalMetaAttention, x: Tensor): Promise<void> {
   using result = await module.forward(x);
   using totalOut = sum(result.out);
@@ -133,7 +133,8 @@ test("dp × sp: gradients are the mean over samples of what each alone gives", a
     });
   const [oneRankGradients] = await runOnMesh({ dp: 1, sp: 1 });
   const [fourRankGradients] = await runOnMesh({ dp: 2, sp: 2 });
-  // The sum of the outputs halves with the samples of a row of ranks; the loss that is a mean does not.
+  // Gradients of the sum of outputs are averaged over "dp" and therefore halved; those of the loss, which is a mean,
+  // are not.
   for (const name of ["qkv_proj.weight", "gate_proj.weight", "out_proj.weight"]) {
     const halfGradient = oneRankGradients![name]!.map((x) => x / 2);
     checkClose(fourRankGradients![name]!, halfGradient, 1e-4 * Math.max(...halfGradient.map(Math.abs)), name);

@@ -23,7 +23,7 @@ test("chunks travel while the own one is attended, and their gradients while it 
       };
       listNewCalls();
       using result = await module.forward(x, { chosen, dryRun: true });
-      // The gather of summaries is waited for at once: everything else depends on it.
+      // The first wait is that for the gather of summaries, on which everything else depends.
       expect(listNewCalls()).toEqual(["wait", "sendRecv", "attend", "wait", "attend"]);
       using dOut = zeros(ctx, x.shape);
       result.out.backward(dOut);

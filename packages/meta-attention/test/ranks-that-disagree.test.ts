@@ -13,7 +13,7 @@ type Call = (ctx: Context, options: Options, forward: MetaForwardOptions) => Pro
 const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2, topK: 1, chunksPerRank: 2 } as const;
 const [firstChoice, secondChoice, emptyChoice] = [[[[1], [0], [3], [2]]], [[[1], [0], [3], []]], [[[], [], [], []]]];
 
-/** A forward, and a barrier of ranks that expect no more messages. */
+/** Runs a forward, then a barrier, for ranks that expect no further messages. */
 const forward: Call = async (ctx, options, call) => {
   using module = new HierarchicalMetaAttention(ctx, { ...sizes, ...options });
   using x = randn(ctx, [1, (call.sequenceLength ?? 16) - 8, 8]);
@@ -23,7 +23,7 @@ const forward: Call = async (ctx, options, call) => {
   await ctx.device.stream.synchronize();
 };
 
-/** Rank 0's and rank 1's errors in a world of two that are given different options. */
+/** Returns the errors of both ranks in a world of two ranks with different options. */
 async function collectErrors(
   rankInputs: readonly { options?: Options; call?: MetaForwardOptions }[],
   callForward: Call = forward,

@@ -11,9 +11,9 @@ import {
 } from "../src/index.ts";
 import { createShards } from "./chunked-shape.ts";
 
-// One step of training on every rank, put together again.
+// One training step on every rank, with the results assembled.
 
-/** A module and its input: x [batch,length,embedDim] of normal numbers, cut over the ranks. */
+/** A module and its input: x [batch,length,embedDim] of normally distributed numbers, sharded over the ranks. */
 export interface Trial {
   readonly options: HierarchicalMetaAttentionOptions;
   readonly batch: number;
@@ -22,14 +22,14 @@ export interface Trial {
   readonly forward?: MetaForwardOptions;
   /** Factors of the auxiliary losses: load balance, entropy, mass. */
   readonly losses?: readonly [number, number, number];
-  /** Of the mass loss. */
+  /** The option `pool` of the mass loss. */
   readonly pool?: "peak" | "mean";
-  /** Instead of normal numbers. */
+  /** The input, instead of normally distributed numbers. */
   readonly x?: Float64Array;
 }
 
 export interface RankResult {
-  /** Of its rows in the whole sequence. */
+  /** Positions of the rank's rows in the whole sequence. */
   readonly positions: readonly number[];
   readonly out: Float32Array;
   readonly dx: Float32Array;
@@ -52,7 +52,7 @@ export function createUpstream({ options, batch, length, seed }: Trial): Float64
   return normals(batch * length * options.embedDim, seed + 1, options.dtype);
 }
 
-/** Forward, backward and the reduction of gradients on this rank. */
+/** Runs forward, backward and the reduction of gradients on this rank. */
 export async function runStep(ctx: Context, trial: Trial): Promise<RankResult> {
   const { axis = "sp", dtype = "float32", placement = "contiguous" } = trial.options;
   using module = new HierarchicalMetaAttention(ctx, { sequenceLength: trial.length, ...trial.options });

@@ -11,7 +11,7 @@ async function runOnSingleRank<T>(body: (ctx: Context) => Promise<T>): Promise<T
   return result!;
 }
 
-/** Maximum, Gini by the mean difference, and top-5 mass, each by its definition. */
+/** Computes maximum, Gini coefficient (from the mean difference) and top-5 mass, each by its definition. */
 function referenceStatistics(weights: readonly number[]): number[] {
   const n = weights.length;
   const sum = weights.reduce((a, b) => a + b, 0);

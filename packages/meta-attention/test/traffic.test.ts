@@ -21,7 +21,7 @@ function readBytes(group: ProcessGroup): Bytes {
 
 const subtractBytes = (a: Bytes, b: Bytes): Bytes => ({ sent: a.sent - b.sent, received: a.received - b.received });
 
-/** What a forward and its backward moved, counted by the transport, beside the closed form. */
+/** Returns the bytes of a forward and its backward as counted by the transport, and those of the closed form. */
 async function countTraffic(
   ctx: Context,
   { options, batch, length }: { options: HierarchicalMetaAttentionOptions; batch: number; length: number },
@@ -80,7 +80,7 @@ test.each(cases.map((each) => [JSON.stringify(each), each] as const))(
       expect(backward).toEqual(bytesMoved.backward);
       expect(chosen).toEqual(results[0]!.chosen);
     }
-    // The whole world, by hand.
+    // The total over all ranks, computed independently.
     const { summaryDim, embedDim, numHeads } = sizes;
     const { chunksPerRank: perRank = 1, certificate = true, useCheckpoint = false, maxMissedMass } = options;
     const { numKvHeads = numHeads, dtype = "float32" } = options;
@@ -159,7 +159,7 @@ test("on symbolic ranks, with the choice given, the same bytes without a value",
       const bytesBefore = readBytes(ctx.world);
       using result = await module.forward(x, { chosen, dryRun: true });
       const { bytesMoved } = result.meta;
-      // The symbolic group counts messages, not the gather.
+      // The symbolic group counts only point-to-point messages, not the gather.
       const gatherBytes = 63 * batch * (8 + 16 + 2) * 4;
       expect(subtractBytes(readBytes(ctx.world), bytesBefore).sent).toBe(bytesMoved.forward.sent - gatherBytes);
       expect(bytesMoved.forward.sent / bytesMoved.ring.forward.sent).toBeLessThan(0.04);

@@ -15,7 +15,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 
 const sizes = { embedDim: 8, numHeads: 2, summaryDim: 8, metaHeads: 2 } as const;
 
-/** What each of some calls chose, on every rank the same. */
+/** Returns the choices of several calls, which must be the same on every rank. */
 async function runForwardCalls(
   ranks: number,
   options: Partial<HierarchicalMetaAttentionOptions>,
@@ -60,7 +60,10 @@ test("noise is that of the seed and the step, on any number of ranks, and only i
     expect(await runForwardCalls(ranks, { topK: 2, routingNoise: 2 }, calls)).toEqual(noisyRoutings);
 });
 
-/** Of how many query chunks the best routed other chunk is the one with most of the attention. */
+/**
+ * Returns the fraction of query chunks for which the other chunk with the highest routing weight also has the most
+ * attention.
+ */
 async function computeRecall(ctx: Context, module: HierarchicalMetaAttention, x: Tensor): Promise<number> {
   using result = await module.eval().forward(x);
   module.train();

@@ -1,4 +1,4 @@
-// One rank of a job: a step of training, left where the test will find it.
+// One rank of a job. Runs a training step, and writes the result to a file for the test.
 import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { local } from "@mosaic/collectives-local";

@@ -1,6 +1,6 @@
 import type { Trial } from "../step.ts";
 
-/** What the ranks of the process test do. */
+/** The trial that the ranks of the process test run. */
 export const trial: Trial = {
   options: {
     embedDim: 16,

@@ -1,4 +1,4 @@
-/** ∂f/∂v of every number of `values`, by central differences; `values` are changed and restored. */
+/** Returns ∂f/∂v for every element of `values`, by central differences. `values` is modified and restored. */
 export function computeDerivatives(values: Float64Array, f: () => number, step = 1e-5): Float64Array {
   return values.map((value, i) => {
     values[i] = value + step;

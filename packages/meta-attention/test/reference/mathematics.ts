@@ -10,8 +10,8 @@ import {
   sumValues,
 } from "./rows.ts";
 
-// The mathematics of docs/algorithms.md for the whole sequence on one machine, in float64, forward only: gradients are taken
-// by differences. What has no derivative there, or is stopped, is given as `frozen`.
+// The mathematics of docs/algorithms.md for the whole sequence on one device, in float64. Only the forward: gradients
+// are computed by finite differences. Values without a derivative, or with a stopped gradient, are passed as `frozen`.
 
 export type Values = Readonly<Record<string, Float64Array>>;
 
@@ -25,28 +25,31 @@ export interface Problem {
   readonly summaryHeads: number;
   readonly combine: "soft" | "exact";
   readonly gate: boolean;
-  /** Whether chunks are routed by what was before them. */
+  /** Whether chunks are routed by the tokens before them. */
   readonly causal: boolean;
   /** Positions of the tokens of every chunk. */
   readonly chunks: readonly (readonly number[])[];
-  /** Whether a query sees a key. */
+  /** Returns whether a key is visible to a query. */
   readonly isVisible: (query: number, key: number) => boolean;
 }
 
-/** Whether chunk i may look at chunk j: never at itself, ahead, or where it sees nothing. */
+/**
+ * Returns whether chunk i may attend to chunk j: never to itself, to a later one if causal, or to one without visible
+ * keys.
+ */
 export function canAttend({ causal, chunks, isVisible }: Problem, i: number, j: number): boolean {
   return (causal ? j < i : j !== i) && chunks[i]!.some((query) => chunks[j]!.some((key) => isVisible(query, key)));
 }
 
-/** What is constant where derivatives are taken. */
+/** Values that are constant when derivatives are computed. */
 export interface FrozenRouting {
   readonly chosen: readonly (readonly number[])[];
-  /** ln ρ, whose value `exact` takes away again. */
+  /** ln ρ, whose value "exact" subtracts again. */
   readonly logRouting: Rows;
-  /** The share of attention on each chunk: mean of heads and rows, and the largest. */
+  /** The share of attention on each chunk: mean over heads and rows, and the maximum (`peak`). */
   readonly mass: Rows;
   readonly peak: Rows;
-  /** What summaries are made of if exact. */
+  /** The input of the summaries if exact. */
   readonly x: Rows;
 }
 
@@ -58,7 +61,7 @@ export interface RoutedReference {
   readonly chunkAttention: Rows;
   readonly mass: Rows;
   readonly peak: Rows;
-  /** By row, head and token, full attention's logits and which chunk each token is in. */
+  /** The logits of full attention, by row, head and token. */
   readonly logits: readonly Rows[];
   readonly gate: Rows;
 }
@@ -78,7 +81,7 @@ class Layers {
   }
 }
 
-/** One sequence x [n,E]. */
+/** Computes the reference for one sequence x [n,E]. */
 export function computeReference(problem: Problem, values: Values, x: Rows, frozen?: FrozenRouting): RoutedReference {
   const layers = new Layers(values);
   const chunkByToken = x.map((_, at) => problem.chunks.findIndex((tokens) => tokens.includes(at)));
@@ -179,9 +182,9 @@ function route(problem: Problem, layers: Layers, summaries: Rows): { scores: Row
 }
 
 interface HeadState {
-  /** By chunk: attention over it alone, and its lse; chunks not looked at are missing. */
+  /** For each chunk that was attended to, the attention over only that chunk, and its lse. */
   readonly states: ReadonlyMap<number, { readonly out: number[]; readonly lse: number }>;
-  /** Of all tokens that full attention would see; −Infinity for others. */
+  /** Logits of all tokens that are visible in full attention; −Infinity for others. */
   readonly logits: number[];
 }
 

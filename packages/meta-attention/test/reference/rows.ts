@@ -1,4 +1,4 @@
-// Matrices as arrays of rows, in float64: slow, short, and by the definition.
+// Matrices as arrays of rows, in float64. Slow and short, directly from the definitions.
 
 export type Rows = readonly (readonly number[])[];
 
@@ -6,7 +6,7 @@ export const dot = (a: readonly number[], b: readonly number[]): number => a.red
 export const addVectors = (a: readonly number[], b: readonly number[]): number[] => a.map((x, i) => x + b[i]!);
 export const sumValues = (a: readonly number[]): number => a.reduce((sum, x) => sum + x, 0);
 
-/** ln Σ eˣ; −Infinity of nothing. */
+/** Returns ln Σ eˣ; −Infinity for an empty array. */
 export function logSumExp(values: readonly number[]): number {
   const maxValue = Math.max(...values);
   return maxValue === Number.NEGATIVE_INFINITY
@@ -14,25 +14,25 @@ export function logSumExp(values: readonly number[]): number {
     : maxValue + Math.log(sumValues(values.map((x) => Math.exp(x - maxValue))));
 }
 
-/** Zeros where every score is −Infinity. */
+/** Returns the softmax; zeros if every score is −Infinity. */
 export function softmax(scores: readonly number[]): number[] {
   const logSum = logSumExp(scores);
   return scores.map((score) => (logSum === Number.NEGATIVE_INFINITY ? 0 : Math.exp(score - logSum)));
 }
 
-/** Σ weight · row. */
+/** Returns Σ weight · row. */
 export function weightedSum(weights: readonly number[], rows: Rows): number[] {
   return rows[0]!.map((_, column) => rows.reduce((sum, row, i) => sum + weights[i]! * row[column]!, 0));
 }
 
-/** (x − mean) / √(variance + 1e-5). */
+/** Returns (x − mean) / √(variance + 1e-5). */
 export function normalize(row: readonly number[]): number[] {
   const mean = sumValues(row) / row.length;
   const variance = sumValues(row.map((x) => (x - mean) ** 2)) / row.length;
   return row.map((x) => (x - mean) / Math.sqrt(variance + 1e-5));
 }
 
-/** Values [.., width] as rows. */
+/** Returns values [.., width] as rows. */
 export function splitRows(values: ArrayLike<number>, width: number): number[][] {
   return Array.from({ length: values.length / width }, (_, i) =>
     Array.from({ length: width }, (_, column) => values[i * width + column]!),

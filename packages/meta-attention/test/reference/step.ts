@@ -6,7 +6,7 @@ import { computeDerivatives } from "./derivatives.ts";
 import { type RoutedReference, type FrozenRouting, computeReference, canAttend, type Problem } from "./mathematics.ts";
 import { splitRows, softmax, sumValues } from "./rows.ts";
 
-/** What a step should give, by the mathematics in float64. */
+/** The expected result of a step, computed in float64. */
 export interface Expected {
   readonly out: Float64Array;
   readonly dx: Float64Array;
@@ -15,7 +15,7 @@ export interface Expected {
   readonly loss: number;
 }
 
-/** The step of all sequences of a batch, with the chunks that were chosen. */
+/** Computes the step of all sequences of a batch, with the chunks that were chosen. */
 export function expectedStep(
   trial: Trial,
   {
@@ -61,7 +61,7 @@ export function expectedStep(
   const answers = sequences.map(computeAnswer);
   return {
     out: Float64Array.from(answers.flatMap(({ out }) => out.flat())),
-    // Sequences do not meet.
+    // Sequences are independent of each other.
     dx: Float64Array.from(
       sequences.flatMap((sequence) => [...computeDerivatives(sequence.x, () => computeLoss(sequence))]),
     ),
@@ -92,7 +92,7 @@ interface Sequence {
   readonly frozen: FrozenRouting;
 }
 
-/** Σ out·dOut and the auxiliary losses, a sequence's part of the mean over the batch. */
+/** Returns Σ out·dOut plus the auxiliary losses: the part of one sequence in the mean over the batch. */
 function sequenceLoss(
   { losses = [0, 0, 0], pool = "peak" }: Trial,
   problem: Problem,
