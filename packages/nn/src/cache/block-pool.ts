@@ -1,8 +1,8 @@
 import { OutOfMemoryError } from "@mosaic/core";
 
-// Tracks which blocks of a cache are in use. Blocks are numbered: rank r of the axis owns blocks [r · blocksPerRank, (r
-// + 1) · blocksPerRank). Every rank tracks the blocks of all ranks and applies the same changes in the same order, so
-// that allocating a block needs no communication.
+// Tracks which blocks of a cache are in use. Blocks are numbered: rank r of the axis owns `blocksPerRank` blocks,
+// starting at r · blocksPerRank. Every rank tracks the blocks of all ranks and applies the same changes in the same
+// order, so that allocating a block needs no communication.
 
 /** Reference counts of all blocks. Every rank owns the same number of blocks. */
 export class BlockPool {

@@ -63,7 +63,7 @@ export class CacheSequence implements Disposable {
    * speculative decoding.
    *
    * @throws OptionError if `length` exceeds that of the sequence, or if the sliding window has dropped keys that are
-   * visible after position `length`.
+   * visible to the token at position `length`.
    */
   truncate(length: number): void {
     const table = getTable("CacheSequence.truncate", this);

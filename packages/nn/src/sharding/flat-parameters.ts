@@ -301,7 +301,7 @@ export class FlatParameters implements GradientReducer, Disposable {
     else this.#gatherWork = this.group.allGather(this.#flatTensor, this.#shard, { label: "fullyShard" });
   }
 
-  /** Orders work that is enqueued after the call after the all-gather of `publish`. */
+  /** Orders later work after the all-gather of `publish`. */
   finishPublish(): void {
     this.#gatherWork?.wait();
     this.#gatherWork = undefined;
