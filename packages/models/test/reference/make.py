@@ -56,7 +56,7 @@ GREEDY = ["llama3", "mistral", "qwen2", "qwen3", "gemma2", "gemma3"]
 
 
 def hashed(name: str, count: int) -> np.ndarray:
-    """Returns integers from -128 to 127: the finalizer of MurmurHash3 applied to index plus the FNV-1a hash of the name."""
+    """Returns integers from -128 to 127: the finalizer of MurmurHash3 of index plus FNV-1a hash of the name."""
     seed = 2166136261
     for byte in name.encode():
         seed = ((seed ^ byte) * 16777619) & 0xFFFFFFFF
@@ -124,7 +124,7 @@ def logits_of(config, tokens, dtype):
 
 
 def greedy_of(config, prompt):
-    """Returns the ids that transformers generates in float32, each step's top-2 margin in float64, and the error of float32."""
+    """Returns the greedy ids of transformers in float32, each step's top-2 margin in float64, and the float32 error."""
     model = build(config, torch.float32)
     out = model.generate(prompt, do_sample=False, max_new_tokens=STEPS, min_new_tokens=STEPS, pad_token_id=0)
     start = prompt.shape[1] - 1
@@ -166,7 +166,7 @@ def make_models(further):
 
 
 def make_folder():
-    """Writes a folder with save_pretrained: random weights in several files. Its logits are in models.safetensors."""
+    """Writes a folder with save_pretrained, random weights in several files. Its logits are in models.safetensors."""
     torch.manual_seed(0)
     sizes = dict(vocab_size=VOCAB, hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2, head_dim=8)
     model = T.Qwen3ForCausalLM(T.Qwen3Config(**common | sizes, initializer_range=0.3)).eval().to(torch.bfloat16)

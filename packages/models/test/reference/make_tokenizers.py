@@ -1,4 +1,4 @@
-"""Creates the tokenizers for the tests of @mosaic/models, and the results of Python's tokenizers and transformers.
+"""Creates the tokenizers for the tests of @mosaic/models, and their results in Python's tokenizers and transformers.
 
     python make_tokenizers.py        with transformers 5.18.0, tokenizers 0.23.2
 """
@@ -105,7 +105,7 @@ def byte_level():
 
 
 def byte_fallback():
-    """As in Llama 2, Mistral and Gemma: BPE over characters, with byte fallback for characters that are not in the vocabulary."""
+    """As in Llama 2, Mistral and Gemma: BPE over characters, with byte fallback for unknown characters."""
     trained = Tokenizer(models.BPE(byte_fallback=True, unk_token="<unk>", fuse_unk=True))
     trained.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
     trainer = trainers.BpeTrainer(
