@@ -1,6 +1,6 @@
 import { AssertionError } from "node:assert";
 
-/** Throws an AssertionError that reports what was found where. */
+/** Throws an AssertionError with `message` if `condition` is false. */
 export function check(condition: boolean, message: string): asserts condition {
   if (!condition) throw new AssertionError({ message, stackStartFn: check });
 }
@@ -19,8 +19,8 @@ export async function checkThrows(action: () => unknown, name: string, pattern: 
 }
 
 /**
- * The largest difference. Equal infinities differ by nothing; NaN, and an infinity that the other lacks, by infinity:
- * a comparison with NaN must never pass.
+ * Returns the largest absolute difference. Equal infinities differ by 0. The difference is infinite for a NaN and for
+ * an infinity on one side only, because a comparison with NaN must never pass.
  */
 export function maxError(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
   check(actual.length === expected.length, `maxError: expected ${expected.length} numbers, received ${actual.length}`);
@@ -33,7 +33,7 @@ export function maxError(actual: ArrayLike<number>, expected: ArrayLike<number>)
   return maxDifference;
 }
 
-/** The largest finite magnitude. */
+/** Returns the largest absolute value among the finite values. */
 export function magnitude(values: ArrayLike<number>): number {
   let largest = 0;
   for (let i = 0; i < values.length; i++) {
@@ -42,7 +42,7 @@ export function magnitude(values: ArrayLike<number>): number {
   return largest;
 }
 
-/** No difference larger than `tolerance`, which is absolute. */
+/** Throws if two values differ by more than `tolerance`, which is absolute. */
 export function checkClose(
   actual: ArrayLike<number>,
   expected: ArrayLike<number>,
@@ -60,7 +60,7 @@ export function checkClose(
   );
 }
 
-/** Not one bit of difference, NaN equal to NaN. */
+/** Throws unless all values are identical. NaN is equal to NaN. */
 export function checkEqual(actual: ArrayLike<number>, expected: ArrayLike<number>, description: string): void {
   check(
     actual.length === expected.length,
@@ -72,7 +72,9 @@ export function checkEqual(actual: ArrayLike<number>, expected: ArrayLike<number
   }
 }
 
-/** One thing to check. Any runner can run it: `test(name, run)`. It rejects with an AssertionError when it does not hold. */
+/**
+ * One test case. Any test runner can run it: `test(name, run)`. It rejects with an AssertionError if the check fails.
+ */
 export interface Case {
   readonly name: string;
   run(): Promise<void>;

@@ -5,8 +5,9 @@ export type Factors = Readonly<Record<string, readonly unknown[]>>;
 export type Combination<F extends Factors> = { readonly [Name in keyof F]: F[Name][number] };
 
 /**
- * Combinations in which every two levels of two factors meet at least once: a covering array of strength 2, found greedily as by
- * AETG (Cohen et al. 1997), without its random trials. The same factors give the same combinations.
+ * Returns combinations in which any two levels of two factors occur together at least once: a covering array of
+ * strength 2, found greedily as in AETG (Cohen et al. 1997), without its random trials. The same factors give the same
+ * combinations.
  *
  * @example
  * ```ts
@@ -42,12 +43,12 @@ export function pairwise<const F extends Factors>(factors: F): Combination<F>[] 
 
 type FactorLevel = readonly [name: string, index: number];
 
-/** In the order of names, so that a pair has one key. */
+/** Returns the key of a pair, with its levels in the order of names so that the key is unique. */
 function pairKey(a: FactorLevel, b: FactorLevel): string {
   return JSON.stringify(a[0] < b[0] ? [a, b] : [b, a]);
 }
 
-/** The level that closes most pairs with those of the row so far. */
+/** Returns the level that covers most new pairs with the levels of the row so far. */
 function selectBestLevel(
   name: string,
   count: number,

@@ -1,14 +1,15 @@
 import { type AttentionBackend, defineOptions, expectValue, option, type OptionsOf } from "@mosaic/core";
 import type { MakeWorld } from "./world.ts";
 
-// What suites have in common. Suites check their options when they are called: a case that fails later would not name them.
+// Common options of suites. Suites check options when they are called, because a case that failed later would not name
+// them.
 
 const MAKE_WORLD_DESCRIPTION = "a function (size, options) that returns a world";
 
 /** Opens the worlds that the cases run on. */
 export const makeWorldOption = option.custom(MAKE_WORLD_DESCRIPTION, option.isFunction<MakeWorld>);
 
-/** Throws an OptionError unless it is a function. */
+/** Throws an OptionError unless `makeWorld` is a function. */
 export function checkMakeWorld(where: string, makeWorld: unknown): asserts makeWorld is MakeWorld {
   expectValue(`${where}: makeWorld`, typeof makeWorld === "function", MAKE_WORLD_DESCRIPTION, makeWorld);
 }
@@ -20,9 +21,9 @@ export const makeBackendOption = option.custom(
 );
 
 /**
- * The backend that a function makes along an axis.
+ * Returns the backend that `make` creates along an axis.
  *
- * @throws OptionError if it makes none.
+ * @throws OptionError if `make` does not return a backend.
  */
 export function makeBackend(where: string, make: (axis: string) => AttentionBackend, axis: string): AttentionBackend {
   const backend: unknown = make(axis);
@@ -36,19 +37,19 @@ export const arrangementOptions = defineOptions("Arrangement", {
   mesh: option.meshShape(),
   /** The axes that the sequence is sharded along. */
   axes: option.array(option.string()),
-  /** The backend for them. */
+  /** The backend for these axes. */
   backend: option.backend(),
 });
-/** Ranks arranged to try a backend on: the axes of the mesh that the sequence is cut along, and the backend for them. */
+/** Ranks on which a backend is tested: the mesh, the axes along which the sequence is sharded, and the backend. */
 export type Arrangement = OptionsOf<typeof arrangementOptions>;
 
 export const arrangementOption = option.nested(arrangementOptions, {
   expected: "an Arrangement, such as { mesh: { sp: 2 }, axes: ['sp'], backend: ring() }",
 });
-/** What to try: usually several world sizes, odd ones too, and some nesting. */
+/** Arrangements to test: usually several world sizes, including odd ones, and some nested backends. */
 export const arrangementsOption = option.array(arrangementOption);
 
-/** What dtypes to try. */
+/** Dtypes to test. */
 export const dtypesOption = option.array(option.dtype(), { default: ["float32", "bfloat16"] });
 
 /** Numbers of ranks. */

@@ -5,16 +5,16 @@ export interface WorldOptions {
   readonly wrapDevice: (device: Device) => Device;
   /** Lengths of the mesh's axes; their product is the number of ranks. Default { sp: size }. */
   readonly mesh?: Coordinate;
-  /** The seed of parameters. */
+  /** Seed of the parameters. */
   readonly seed?: number;
   /** Seconds that a collective may take. */
   readonly timeout?: number;
 }
 
-/** Opens a process group of `size` ranks in this process. The caller closes them. */
+/** Opens a process group of `size` ranks in this process. The caller closes the contexts. */
 export type MakeWorld = (size: number, options: WorldOptions) => Promise<readonly Context[]>;
 
-/** Runs `body` on every rank of a fresh world at once, and closes the world whatever comes of it. */
+/** Runs `body` on every rank of a fresh world at once, and closes the world even if `body` fails. */
 export async function runOnWorld<T>(
   makeWorld: MakeWorld,
   { size, wrapDevice = identity, ...options }: Partial<WorldOptions> & { readonly size: number },
@@ -27,7 +27,7 @@ export async function runOnWorld<T>(
       return await body(ctx);
     } catch (error) {
       failures.push(error);
-      // A rank that has failed leaves, so that the others fail too instead of waiting for it.
+      // A rank that has failed closes, so that the others fail too instead of waiting for it.
       await ctx.close();
       throw error;
     }

@@ -49,7 +49,7 @@ test("query heads read the KV head of their group", () => {
   const problem = createProblem(1);
   const { out } = attentionOracle(problem);
   const { numKvHeads: _, ...otherFields } = problem;
-  // Every KV head twice makes it ordinary attention.
+  // With every KV head repeated, this is attention without grouped heads.
   const repeatHeads = (x: Float64Array) => {
     const headElements = sizes.keys * sizes.headDim;
     const heads = Array.from({ length: x.length / headElements }, (_, i) =>

@@ -27,17 +27,17 @@ export const agreementSuiteOptions = defineOptions("agreementSuite", {
   /** Makes the backend along an axis. */
   backend: makeBackendOption,
 });
-/** What ranks that disagree are tried on. */
+/** Options of `agreementSuite`. */
 export type AgreementSuiteOptions = OptionsOf<typeof agreementSuiteOptions>;
 
-/** What a rank passes to attention; its shard has 4 rows, whatever it is. */
+/** Arguments of one rank's attention call. The rank's shard always has 4 rows, whatever the options. */
 interface AgreementOptions {
   readonly mask: Mask;
   readonly placement: Placement;
   readonly scale: number;
   readonly length: number;
   readonly isBackwardDropped: boolean;
-  /** Samples, and the tokens of each. */
+  /** Number of samples, and number of tokens in each. */
   readonly batch: number;
   readonly tokens: readonly number[] | undefined;
   readonly softcap: number | undefined;
@@ -56,10 +56,10 @@ const defaultOptions: AgreementOptions = {
   hasSinks: false,
 };
 
-/** What rank 1 of 3 does otherwise, and how both sides are named. */
+/** Options in which rank 1 of 3 differs, and the descriptions of both calls that every error must contain. */
 interface RankDisagreement {
   readonly title: string;
-  /** What a device must have for it: one that has not rejects the call before anything is sent. */
+  /** Feature that the call requires. A device without it rejects the call before anything is sent. */
   readonly requiredFeature?: KernelFeature;
   readonly commonOptions?: Partial<AgreementOptions>;
   readonly differingOptions: Partial<AgreementOptions>;
@@ -125,7 +125,7 @@ const disagreements: readonly RankDisagreement[] = [
   {
     title: "mismatched sequence lengths",
     differingOptions: { length: 13 },
-    // Messages that follow from them differ, too: of those without signatures either may be found first.
+    // The shapes of the messages differ, too. If messages have no signatures, either difference may be found first.
     errorPatterns: [
       /rows 12 over sp: 0:4 \| 4:8 \| 8:12|\[1,2,4,8\]/,
       /rows 13 over sp: 0:5 \| 5:9 \| 9:13|\[1,2,5,8\]/,
@@ -140,10 +140,10 @@ const disagreements: readonly RankDisagreement[] = [
 ];
 
 /**
- * What a backend's calls must have in common on all ranks, and what no message shows: masks, placements, scales and lengths that
- * differ while shapes agree. Every rank fails with a CollectiveMismatchError that names both calls, at the next message, the
- * next barrier or at close, also where the mask leaves a rank no message to expect. `attention` records all of it; a backend's
- * part is its `description`.
+ * Returns test cases for calls that differ between ranks although all messages match: masks, placements, scales and
+ * lengths can differ while shapes agree. Every rank must fail with a CollectiveMismatchError that names both calls, at
+ * the next message, the next barrier or at close, even if the mask leaves a rank no message to expect. `attention`
+ * records these arguments; a backend contributes only its `description`.
  *
  * @example
  * ```ts
@@ -246,7 +246,7 @@ async function checkMismatchAtClose({ makeWorld, backend }: AgreementSuiteOption
   }
 }
 
-/** Equal is what has equal slices and spans, not what is the same object; closing compares, too. */
+/** Checks that masks and layouts match if their slices and spans are equal. Closing compares the calls, too. */
 async function checkAgreement({ makeWorld, backend }: AgreementSuiteOptions): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   for (let call = 0; call < 20; call++) {

@@ -3,10 +3,10 @@ import { checkEqual } from "../check.ts";
 import { fullTensor, createHeadsFirst, trialLayouts, type MatrixSize, listPositions, takeRows } from "./shard.ts";
 import { getReference, type Trial } from "./trial.ts";
 
-/** What attention gives one rank: its rows of out, lse and dq, and the whole dk and dv of its keys. */
+/** Results of attention on one rank: its rows of out, lse and dq, and the complete dk and dv of its keys. */
 export type AttentionNumbers<Values = Float32Array> = Readonly<Record<"out" | "lse" | "dq" | "dk" | "dv", Values>>;
 
-/** What state and gradients hold before: a state over other keys, and other gradients. */
+/** Initial values of the state and the gradients, as if other keys had been folded before. */
 export interface InitialState {
   readonly out: number;
   readonly lse: number;
@@ -15,7 +15,7 @@ export interface InitialState {
 
 const emptyState: InitialState = { out: 0, lse: Number.NEGATIVE_INFINITY, gradients: 0 };
 
-/** What `attend` folds and `attendBackward` adds, by whatever means. */
+/** Forward and backward pass under test: those of a backend or of a device's own kernel. */
 interface AttendFunctions {
   readonly initialState: InitialState;
   attend(q: Tensor, state: { out: Tensor; lse: Tensor }, kv: { k: Tensor; v: Tensor }): void;
@@ -33,7 +33,7 @@ interface RankPositions {
   readonly keys: readonly number[];
 }
 
-/** One rank's part of a trial, forward and backward, by the backend. Every rank of the mesh must call it. */
+/** Runs one rank's part of a trial on the backend, forward and backward. Every rank of the mesh must call it. */
 export function runBackendOnRank(
   ctx: Context,
   backend: AttentionBackend,
@@ -52,7 +52,7 @@ export function runBackendOnRank(
   return attendRows(ctx.device, trial, getRankPositions(trial, at), functions);
 }
 
-/** The whole trial on one device, by its own kernel. */
+/** Runs the whole trial on one device, with the device's own kernel. */
 export function runLocalAttention(
   device: Device,
   trial: Trial,
@@ -76,12 +76,12 @@ export function getRankPositions(trial: Trial, coordinate: Coordinate): RankPosi
   return { queries: listPositions(queries.spans(coordinate)), keys: listPositions(keys.spans(coordinate)) };
 }
 
-/** The part of float64's answer that belongs to some rows. */
+/** Returns the given rows of the float64 reference. */
 export function selectExpectedResults(trial: Trial, rows: RankPositions): AttentionNumbers<Float64Array> {
   return selectRows(getReference(trial), trial, rows);
 }
 
-/** What of the whole results belongs to some rows. */
+/** Returns the given rows of the results of the whole trial. */
 export function selectRows(
   { out, lse, dq, dk, dv }: AttentionNumbers<ArrayLike<number>>,
   trial: Trial,
@@ -137,7 +137,7 @@ async function attendRows(
   const [outValues, lseValues, dqValues, dkValues, dvValues] = await Promise.all(
     [out, lse, dq, dk, dv].map((x) => x.read()),
   );
-  // Inputs are the caller's, and rounded already: read back, not a bit of them may differ.
+  // The backend must not modify its inputs. They were rounded before, so the values read back must be identical.
   for (const [name, tensor] of Object.entries({ q: queries, k: keys, v: values, dOut }))
     checkEqual(await tensor.read(), inputs[name as keyof typeof inputs], `${trial.name}: input ${name} after the pass`);
   return { out: outValues!, lse: lseValues!, dq: dqValues!, dk: dkValues!, dv: dvValues! };

@@ -27,9 +27,9 @@ import type { Trial } from "./trial.ts";
 import { formatMesh, placements, meshSize } from "./trials.ts";
 import { type Arrangement, arrangementsOption, dtypesOption, makeWorldOption } from "../suite-options.ts";
 
-// Batches whose samples see different keys: masks of their own, or sequences padded to one length.
+// Batches whose samples attend to different keys: each sample has its own mask, or sequences are padded to one length.
 
-/** A batch, as `attention` takes it. */
+/** Masks, lengths and padding of a batch, as passed to `attention`. */
 interface BatchInput {
   readonly mask: Mask | readonly Mask[];
   readonly lengths: { readonly queries: readonly number[]; readonly keys: readonly number[] } | undefined;
@@ -45,7 +45,8 @@ const attentionSizes = [
 const trialCombinations = pairwise({
   placement: placements(),
   padding: ["left", "right", "none"],
-  // One of all, each a kind of its own, documents where queries and keys are as many, or random slices.
+  // One mask for all samples, a different kind for each, documents if there are as many queries as keys, or random
+  // slices.
   masks: ["one", "different", "documents", "random"],
   size: attentionSizes,
   extent: [
@@ -58,7 +59,7 @@ const trialCombinations = pairwise({
 });
 type BatchCombination = (typeof trialCombinations)[number];
 
-/** Tokens of each sample: all, some, none, few, and not the same of queries as of keys. */
+/** Returns the query and key lengths of each sample: full, partial, 0 or tiny. In general, the two differ. */
 function createLengths({ padding, masks: maskChoice, size, extent }: BatchCombination): BatchInput["lengths"] {
   if (padding === "none") return undefined;
   const { queries, keys } = extent;
@@ -69,7 +70,7 @@ function createLengths({ padding, masks: maskChoice, size, extent }: BatchCombin
   return { queries: queryLengths, keys: hasSameLengths ? queryLengths : keyLengths };
 }
 
-/** The masks of the samples, over their own lengths. */
+/** Returns the mask of each sample, for that sample's lengths. */
 function selectMaskTrials(
   { masks: maskChoice, size, extent }: BatchCombination,
   lengths: BatchInput["lengths"],
@@ -97,7 +98,7 @@ interface ResolvedBatch {
 
 const batchCache = new Map<BatchCombination, ResolvedBatch>();
 
-/** Made once: what float64 answers is kept with the definition. */
+/** Returns the cached batch of a combination. It is created once because references are cached by its `maskMod`. */
 function resolveBatch(combination: BatchCombination): ResolvedBatch {
   let resolvedBatch = batchCache.get(combination);
   if (!resolvedBatch) batchCache.set(combination, (resolvedBatch = makeBatch(combination)));
@@ -121,8 +122,8 @@ function makeBatch(combination: BatchCombination): ResolvedBatch {
 }
 
 /**
- * Batches on some ranks: every two of a placement, a side of the padding or none, a choice of masks, a size of heads, lengths of
- * the sequences and a dtype meet.
+ * Returns trials of batches on a mesh. Placement, side of the padding, choice of masks, head sizes, sequence lengths
+ * and dtype are combined pairwise: any two values of different parameters occur together in some trial.
  */
 export function batchTrials(
   { mesh, axes }: Pick<Arrangement, "mesh" | "axes">,
@@ -154,17 +155,18 @@ export function batchTrials(
 export const batchSuiteOptions = defineOptions("batchSuite", {
   /** Opens the worlds. */
   makeWorld: makeWorldOption,
-  /** What to try: Arrangements of any size. */
+  /** Arrangements to test, of any size. */
   arrangements: arrangementsOption,
-  /** What to try. Default ["float32", "bfloat16"]. */
+  /** Dtypes to test. Default ["float32", "bfloat16"]. */
   dtypes: dtypesOption,
 });
-/** What batches are tried on. */
+/** Options of `batchSuite`. */
 export type BatchSuiteOptions = OptionsOf<typeof batchSuiteOptions>;
 
 /**
- * What a backend must do with batches whose samples see different keys: forward and all gradients as exact as one device, for
- * masks and lengths of each sample, padded on the left or on the right; what lies in the padding reaches nothing.
+ * Returns test cases for batches whose samples attend to different keys. The forward and all gradients must be as
+ * accurate as on one device, for masks and lengths of each sample, padded on the left or on the right. Values in the
+ * padding must not affect any result.
  *
  * @example
  * ```ts
@@ -209,7 +211,7 @@ async function checkExactness({ makeWorld, dtypes }: BatchSuiteOptions, arrangem
 
 const paddedBatchSizes = { batch: 3, numHeads: 4, numKvHeads: 2, length: 19, headDim: 8, lengths: [7, 19, 0] } as const;
 
-/** Through `attention` and its backward: what lies in the padding, NaN or 0, makes no difference. */
+/** Checks through `attention` and its backward that results are the same with NaN and with 0 in the padding. */
 async function checkPadding({ makeWorld }: BatchSuiteOptions, arrangement: Arrangement): Promise<void> {
   const { mesh, backend } = arrangement;
   await runOnWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
@@ -220,7 +222,7 @@ async function checkPadding({ makeWorld }: BatchSuiteOptions, arrangement: Arran
       ];
       for (const name of ["out", "lse", "dq", "dk", "dv"] as const) {
         const description = `${backend.name}, rank ${ctx.rank}, padding ${padding}: ${name}`;
-        // Not to the bit: beside NaN a kernel may sum in another order.
+        // Not compared bitwise, because a kernel may sum in another order if there are NaNs.
         checkClose(
           nanPaddedRun.values[name],
           zeroPaddedRun.values[name],

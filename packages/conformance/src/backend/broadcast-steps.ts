@@ -11,8 +11,9 @@ import {
 } from "@mosaic/core";
 
 /**
- * A backend that brings another the keys of one rank after another along an axis, each by broadcast: the simplest that an outer
- * backend can be. With it in an arrangement, the suite tries a backend as an inner one, whose keys come in parts.
+ * Returns a backend that broadcasts the keys of one rank after another along an axis and passes each shard to the inner
+ * backend. It is the simplest possible outer backend. In an arrangement, it tests a backend as an inner one, whose keys
+ * arrive in parts.
  *
  * @example
  * ```ts

@@ -1,6 +1,6 @@
 import { masks, type Slice, type SliceType } from "@mosaic/core";
 
-/** Tokens of the sequence that `maskKinds` are for. */
+/** Length of the sequence of `maskKinds`, in tokens. */
 export const maskKindsLength = 61;
 
 const createSlice = (
@@ -24,7 +24,7 @@ const documentRanges: readonly (readonly [number, number])[] = [
   [54, 61],
 ];
 
-/** Blocks of 8: a query sees its own block and all before it, within its document. */
+/** Returns slices for blocks of 8: a query attends to its own block and all earlier blocks of its document. */
 const createBlockCausalSlices = ([start, end]: readonly [number, number]): Slice[] =>
   Array.from({ length: Math.ceil((end - start) / 8) }, (_, i) => {
     const q1 = Math.min(end, start + 8 * i + 8);
@@ -32,8 +32,8 @@ const createBlockCausalSlices = ([start, end]: readonly [number, number]): Slice
   });
 
 /**
- * The fifteen kinds of masks that MagiAttention's pipeline tests have, by name, for a sequence of `maskKindsLength` tokens: slices of
- * all types, which do not overlap, and queries that no slice has.
+ * The fifteen kinds of masks in MagiAttention's pipeline tests, by name, for a sequence of `maskKindsLength` tokens.
+ * Together they have slices of all types, which do not overlap, and queries that are in no slice.
  *
  * @example
  * ```ts

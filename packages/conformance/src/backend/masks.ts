@@ -1,14 +1,14 @@
 import { type Mask, masks } from "@mosaic/core";
 import { randomSlices, type MaskMod, slicesToMaskMod } from "../oracle/attention.ts";
 
-/** A mask, and its definition pair by pair, in words of the sequence and not of slices. */
+/** A mask, and a definition of its visible pairs in terms of positions instead of slices. */
 export interface MaskTrial {
   readonly mask: Mask;
   readonly maskMod: MaskMod;
 }
 
 /**
- * Every constructor of core, and random lists, for sequences of these lengths.
+ * Returns a mask of every constructor of core, and masks of random slices, for sequences of these lengths.
  *
  * @example
  * ```ts
@@ -25,7 +25,7 @@ export function maskTrials(queries: number, keys: number, seed: number): readonl
   return trials;
 }
 
-/** Made once: what float64 answers to a definition can then be kept with it. */
+/** Trials are created once, because the float64 reference is cached by `maskMod`. */
 const trialCache = new Map<string, readonly MaskTrial[]>();
 
 function makeTrials(queries: number, keys: number, seed: number): readonly MaskTrial[] {
@@ -54,12 +54,15 @@ function makeTrials(queries: number, keys: number, seed: number): readonly MaskT
   ];
 }
 
-/** The first position after the block of a position. */
+/** Returns the first position after the block that contains `position`. */
 function nextBlockStart(position: number, size: number): number {
   return (Math.floor(position / size) + 1) * size;
 }
 
-/** A window on both sides, and two tokens that see all and are seen by all: horizontal and vertical stripes. */
+/**
+ * Returns a two-sided window with two global tokens, which attend to all positions and are visible to all: horizontal
+ * and vertical stripes.
+ */
 function globalTokensTrial(queries: number, keys: number, right: number): MaskTrial {
   const queryOffset = keys - queries;
   const tokens = [Math.floor(keys / 4), keys - 1];

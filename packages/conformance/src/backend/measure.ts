@@ -22,7 +22,7 @@ import type { Arrangement } from "../suite-options.ts";
 
 const resultNames = ["out", "lse", "dq", "dk", "dv"] as const;
 
-/** One rank's part of a trial, measured. Every rank of the mesh must call it; ranks may be processes. */
+/** Runs and measures one rank's part of a trial. Every rank of the mesh must call it. Ranks may be processes. */
 export async function measureBackend(ctx: Context, backend: AttentionBackend, trial: Trial): Promise<Measurement> {
   const actual = await runBackendOnRank(ctx, backend, trial);
   const expectedShard = selectExpectedResults(trial, getRankPositions(trial, ctx.mesh.coordinate));
@@ -38,8 +38,8 @@ export async function measureBackend(ctx: Context, backend: AttentionBackend, tr
 }
 
 /**
- * This rank's part of all trials of an arrangement: every placement, in float32 and bfloat16 by turns, with messages that
- * complete late. For ranks that are processes; within one process `backendSuite` does it.
+ * Runs and measures this rank's part of all trials of an arrangement: every placement, in float32 and bfloat16
+ * alternately, with messages that complete late. For ranks that are processes; within one process, use `backendSuite`.
  */
 export async function measureArrangement(ctx: Context, arrangement: Arrangement): Promise<Measurement[]> {
   const perturbedCtx = perturbContext(ctx, { completion: "late", seed: 3 });
@@ -56,9 +56,9 @@ export async function measureArrangement(ctx: Context, arrangement: Arrangement)
   return measurements;
 }
 
-/** What a rank's errors are held to. */
+/** Errors of one device, to which the errors of the ranks are compared. */
 interface ReferenceErrors {
-  /** What the device's own kernel makes of the whole. */
+  /** Errors of the device's own kernel on the whole trial. */
   readonly errors: AttentionNumbers<ErrorSum>;
   readonly magnitudes: AttentionNumbers<ValueMagnitude>;
   /** The largest |lse|. */
@@ -67,7 +67,10 @@ interface ReferenceErrors {
 
 const referenceErrorsCache = new WeakMap<Reference, Map<string, Promise<ReferenceErrors>>>();
 
-/** Measured once: all ranks of one process have the same kernels, and the whole is the same on every mesh and placement. */
+/**
+ * Returns the cached errors. They are measured once, because all ranks of one process have the same kernels and the
+ * whole trial is the same on every mesh and placement.
+ */
 function getReferenceErrors(device: Device, trial: Trial): Promise<ReferenceErrors> {
   const expected = getReference(trial);
   const errorsByKey = referenceErrorsCache.get(expected) ?? new Map<string, Promise<ReferenceErrors>>();
@@ -75,7 +78,7 @@ function getReferenceErrors(device: Device, trial: Trial): Promise<ReferenceErro
   const key = `${device.type} ${JSON.stringify([trial.mask, trial.modifiers])}`;
   const errors = errorsByKey.get(key) ?? measureReference(device, trial);
   errorsByKey.set(key, errors);
-  // Who fails does so for himself: the next tries again.
+  // A failure is not cached: the next call measures again.
   errors.catch(() => errorsByKey.delete(key));
   return errors;
 }

@@ -6,7 +6,7 @@ export function listPositions(spans: readonly Span[]): number[] {
   return spans.flatMap(({ start, length, step }) => Array.from({ length }, (_, i) => start + i * step));
 }
 
-/** Some rows of each of a stack of matrices [stack, rows, width], dense. */
+/** Returns the rows at `positions` of each matrix in a dense stack [stack, rows, width]. */
 export function takeRows(
   values: ArrayLike<number>,
   positions: readonly number[],
@@ -28,7 +28,7 @@ export interface MatrixSize {
   readonly width: number;
 }
 
-/** Where the queries and keys of a trial lie. */
+/** Returns the layouts of the queries and keys of a trial. */
 export function trialLayouts({ mesh, axes, queries, keys }: Trial): {
   readonly queries: Layout;
   readonly keys: Layout;
@@ -37,7 +37,7 @@ export function trialLayouts({ mesh, axes, queries, keys }: Trial): {
 }
 
 /**
- * A tensor [B,H,S,D] as a module makes it: a view of [B,S,H,D], so that it is dense only where H or S is 1.
+ * Creates a tensor [B,H,S,D] as a module does: as a view of [B,S,H,D], which is dense only where H or S is 1.
  */
 export function createHeadsFirst(device: Device, values: ArrayLike<number>, shape: Shape, dtype: DType): Tensor {
   const [batch, numHeads, length, headDim] = shape as [number, number, number, number];
@@ -47,7 +47,7 @@ export function createHeadsFirst(device: Device, values: ArrayLike<number>, shap
   return view;
 }
 
-/** A dense tensor of one value. */
+/** Creates a dense float32 tensor filled with `value`. */
 export function fullTensor(device: Device, shape: Shape, value: number): Tensor {
   const tensor = device.empty(shape, "float32");
   device.kernels.fill(tensor, value);

@@ -30,23 +30,23 @@ const isExtents = (value: unknown): value is Extents =>
 export const backendSuiteOptions = defineOptions("backendSuite", {
   /** Opens the worlds. */
   makeWorld: makeWorldOption,
-  /** What to try: usually several world sizes, odd ones too, and some nesting. */
+  /** Arrangements to test: usually several world sizes, including odd ones, and some nested backends. */
   arrangements: arrangementsOption,
-  /** What to try. Default ["float32", "bfloat16"]. */
+  /** Dtypes to test. Default ["float32", "bfloat16"]. */
   dtypes: dtypesOption,
-  /** Lengths of the sequences. Default: as irregular as can be. */
+  /** Lengths of the sequences. Default: irregular lengths, and extreme scores. */
   extents: option.array(option.custom("{ queries, keys }", isExtents), { optional: true }),
   /**
-   * "all": every mask on every arrangement by every placement in every dtype. "pairs": half of these, so that each mask
-   * meets each placement, each arrangement and each dtype at least once; of two dtypes, each mask meets each placement on
-   * each arrangement in one. Default "all".
+   * "all": every mask on every arrangement with every placement in every dtype. "pairs": half of these combinations, in
+   * which each mask occurs with each placement, each arrangement and each dtype at least once. With two dtypes, each
+   * mask occurs with each placement on each arrangement in one of the two. Default "all".
    */
   coverage: option.oneOf(["all", "pairs"], { default: "all" }),
 });
-/** What a backend is tried on. */
+/** Options of `backendSuite`. */
 export type BackendSuiteOptions = OptionsOf<typeof backendSuiteOptions>;
 
-/** A backend along one axis, for worlds of some sizes. */
+/** Returns arrangements of a backend along one axis, one for each world size. */
 export function alongOneAxis(
   backend: (axis: string) => AttentionBackend,
   sizes: readonly number[] = [1, 2, 3, 4, 5, 6, 7, 8],
@@ -57,11 +57,13 @@ export function alongOneAxis(
 }
 
 /**
- * What every attention backend must do: forward and backward right on every rank, for all masks, placements, grouped
- * heads, dtypes, and lengths that divide nothing, while memory is poisoned and messages arrive late and in any order; folded
- * into a state that is there, added to gradients that are there, inputs left alone, and no memory kept.
+ * Returns test cases that every attention backend must pass. The forward and backward must be correct on every rank,
+ * for all masks, placements, grouped heads, dtypes and irregular lengths, while memory is poisoned and messages arrive
+ * late and in any order. Results are folded into an existing state and added to existing gradients, inputs are not
+ * modified, and all memory is released.
  *
- * Right is what differs from float64 by at most twice what the device's own kernel does on the same data in one piece.
+ * A result is correct if its error against float64 is at most twice that of the device's own kernel on the same data in
+ * one piece.
  *
  * @example
  * ```ts
@@ -80,9 +82,10 @@ export function backendSuite(suiteOptions: BackendSuiteOptions): Case[] {
   return options.arrangements.flatMap((arrangement, i) => [
     ...placements().flatMap((placement, j) =>
       dtypes.map((dtype, l): Case => {
-        // Every rule is met under either perturbation, without multiplying the cases by two: not in step with the half.
+        // Over all arrangements, each placement occurs with both completion times without doubling the number of cases.
+        // Halving i makes this choice independent of the choice of trials below.
         const completion: CompletionTime = (Math.floor(i / 2) + j + l) % 2 === 0 ? "late" : "soon";
-        // One arrangement alone has half of the placements for a mask: then all are tried.
+        // A single arrangement would test each mask with only half of the placements, so it runs all trials.
         const isHalfOfTrialsUsed = coverage === "pairs" && options.arrangements.length > 1;
         const includesTrial = (trial: number): boolean => !isHalfOfTrialsUsed || (trial + i + j + l) % 2 === 0;
         return {
@@ -112,7 +115,7 @@ interface TrialConditions {
   readonly completion: CompletionTime;
   readonly placement: ReturnType<typeof placements>[number];
   readonly dtype: DType;
-  /** Which trials are run, by their numbers. */
+  /** Whether the trial with this index is run. */
   includesTrial(trial: number): boolean;
 }
 
@@ -123,7 +126,7 @@ async function checkExactness(
 ): Promise<void> {
   const { mesh, axes, backend } = arrangement;
   const { completion, placement, dtype, includesTrial: isTrialIncluded } = conditions;
-  // Ranks that share no sequence have one of their own each.
+  // Each set of ranks that shares a sequence has its own trials.
   const trials = Array.from({ length: countSequences(mesh, axes) }, (_, i) =>
     backendTrials(arrangement, { placement, dtype, seed: 100 * (i + 1), ...(extents && { extents }) }).filter(
       (_, trial) => isTrialIncluded(trial),
@@ -159,14 +162,14 @@ async function checkExactness(
 /** A state over other keys, and gradients of other queries. */
 const priorState: InitialState = { out: 0.5, lse: 0.25, gradients: 0.75 };
 
-/** As an inner backend is called, whose keys come part by part: only so can another be built around it. */
+/** Calls the backend as an outer backend calls its inner backend, whose keys arrive part by part. */
 async function checkFolding({ makeWorld, extents }: CommonSuiteOptions, arrangement: Arrangement): Promise<void> {
   const { mesh, backend } = arrangement;
   const options = { placement: placements()[1]!, dtype: "float32", seed: 9, ...(extents && { extents }) } as const;
   const trials = backendTrials(arrangement, options);
   await runOnWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
     const { allocated: initialBytes } = ctx.device.memory();
-    // Of the first, full one, and of the last, in which there may be no keys: then the state stays as it was.
+    // The first trial has a full mask. The last may have no keys; then the state must not change.
     for (const trial of new Set([trials[0]!, trials.at(-1)!])) {
       const expected = await runLocalAttention(ctx.device, trial, priorState);
       const actual = await runBackendOnRank(ctx, backend, trial, priorState);

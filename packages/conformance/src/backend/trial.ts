@@ -11,18 +11,22 @@ import {
 } from "../oracle/attention.ts";
 import { normals, roundTo } from "../oracle/numbers.ts";
 
-/** A change to values that were normal numbers: scores become as large as float32 holds, −Infinity or denormal. */
+/**
+ * A transform of normally distributed values that makes scores as large as float32 can represent, −Infinity or
+ * denormal.
+ */
 export interface ValueTransform {
   readonly name: string;
   /**
-   * Whether scores are so far apart that no rounding changes which is the largest of a row: that key takes all, and results
-   * are as exact as those of ordinary scores, although an lse of 1e9 is rounded by 32.
+   * Whether scores are so far apart that rounding cannot change which is the largest of a row. That key then has all
+   * the weight, and results are as accurate as those of ordinary scores, although an lse of 1e9 has a rounding error of
+   * 32.
    */
   readonly hasSeparatedScores: boolean;
   transform(problem: AttentionProblem, dtype: DType): Pick<AttentionProblem, "q" | "k">;
 }
 
-/** Queries, and so scores, so many times as large. */
+/** Returns a transform that multiplies queries, and therefore scores, by `size`. */
 function createScoreScaling(size: number, hasSeparatedScores: boolean): ValueTransform {
   return {
     name: `scores of ${size}`,
@@ -31,7 +35,7 @@ function createScoreScaling(size: number, hasSeparatedScores: boolean): ValueTra
   };
 }
 
-/** Every other key is one that no query takes notice of. */
+/** Every other key has a score of −Infinity, and therefore no weight, for every query. */
 const minusInfinityScores: ValueTransform = {
   name: "scores of −Infinity",
   hasSeparatedScores: false,
@@ -53,7 +57,7 @@ const denormal: ValueTransform = {
   },
 };
 
-/** What a backend must be as exact on as on normal numbers. */
+/** Transforms to values on which a backend must be as accurate as on normally distributed values. */
 export const extremeValueTransforms: readonly ValueTransform[] = [
   createScoreScaling(1e4, false),
   createScoreScaling(1e9, true),
@@ -66,7 +70,7 @@ export const extremeValueTransforms: readonly ValueTransform[] = [
 /** Attention over whole sequences that a group of ranks computes, and the reference result. */
 export interface Trial {
   readonly name: string;
-  /** Lengths of the mesh's axes, and the axes that the sequences are cut along. */
+  /** Lengths of the mesh's axes, and the axes along which the sequences are sharded. */
   readonly mesh: Coordinate;
   readonly axes: readonly string[];
   readonly batch: number;
@@ -77,18 +81,18 @@ export interface Trial {
   readonly scale: number;
   /** The mask passed to the backend, and the visible pairs that are expected. */
   readonly mask: readonly Slice[];
-  /** Sample masks, if these see different keys. */
+  /** Sample masks, if the samples attend to different keys. */
   readonly modifiers?: AttentionModifiers;
   readonly maskMod: MaskMod;
   readonly queries: { readonly length: number; readonly placement: Placement };
   readonly keys: { readonly length: number; readonly placement: Placement };
   /** Seed of all values. */
   readonly seed: number;
-  /** What becomes of the queries and keys; they stay normal numbers if absent. */
+  /** Transform of the queries and keys. If absent, they remain normally distributed. */
   readonly values?: ValueTransform;
 }
 
-/** The whole tensors of a trial, rounded to its dtype, and float64's answer. */
+/** The complete tensors of a trial, rounded to its dtype, and the float64 results. */
 export interface Reference extends OracleForward, OracleBackward {
   readonly problem: AttentionProblem;
   readonly dOut: Float64Array;
@@ -97,8 +101,8 @@ export interface Reference extends OracleForward, OracleBackward {
 const referenceCache = new WeakMap<MaskMod, Map<string, Reference>>();
 
 /**
- * Computed once for all ranks, placements and meshes: float64's answer depends on the values and on what sees what, not on
- * who holds which rows.
+ * Returns the reference of a trial. It is computed once for all ranks, placements and meshes, because float64 results
+ * depend on the values and the visible pairs, not on which rank holds which rows.
  */
 export function getReference(trial: Trial): Reference {
   const { batch, numHeads, numKvHeads, headDim, dtype, scale, seed, maskMod, queries, keys, values } = trial;

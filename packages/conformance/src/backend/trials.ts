@@ -10,7 +10,10 @@ export interface TrialOptions {
   readonly dtype: DType;
   /** Seed of the values and of the random masks. */
   readonly seed: number;
-  /** Default: lengths that divide nothing, shorter than most worlds, different for queries and keys, and none; extreme scores. */
+  /**
+   * Default: lengths that are not divisible by most world sizes, shorter than most worlds, different for queries and
+   * keys, or 0, and extreme scores.
+   */
   readonly extents?: readonly Extents[];
 }
 
@@ -18,13 +21,16 @@ export interface TrialOptions {
 export interface Extents {
   readonly queries: number;
   readonly keys: number;
-  /** The masks to try on them, by the names of their constructors; all if absent. */
+  /** Names of the constructors of the masks to test. All masks if absent. */
   readonly masks?: readonly string[];
-  /** What becomes of the values; they stay normal numbers if absent. */
+  /** Transform of the queries and keys. If absent, they remain normally distributed. */
   readonly values?: ValueTransform;
 }
 
-/** Lengths that divide nothing, shorter than the world, different for queries and keys, and none; extreme scores. */
+/**
+ * Lengths that are not divisible by most world sizes, shorter than the world, different for queries and keys, or 0, and
+ * extreme scores.
+ */
 const irregularExtents: readonly Extents[] = [
   { queries: 41, keys: 41 },
   { queries: 3, keys: 3, masks: ["full", "causal", "sliceMask"] },
@@ -34,14 +40,14 @@ const irregularExtents: readonly Extents[] = [
   { queries: 5, keys: 0, masks: ["full"] },
 ];
 
-/** Query heads, KV heads, head size, batch: even and odd, grouped and not. */
+/** Numbers of query and KV heads, head size and batch size: even and odd, with and without grouped heads. */
 const attentionSizes = [
   { numHeads: 2, numKvHeads: 2, headDim: 16, batch: 1 },
   { numHeads: 4, numKvHeads: 2, headDim: 8, batch: 1 },
   { numHeads: 3, numKvHeads: 1, headDim: 5, batch: 2 },
 ] as const;
 
-/** Every mask on one placement, with heads grouped and not. */
+/** Returns trials of every mask on one placement, with and without grouped heads. */
 export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">, options: TrialOptions): Trial[] {
   const { placement, dtype, seed, extents = irregularExtents } = options;
   const cases = extents.flatMap(({ queries, keys, masks, values }) =>
@@ -77,26 +83,26 @@ export function meshSize(mesh: Coordinate): number {
   return size;
 }
 
-/** `{ node: 2, gpu: 3 }` as `node 2 × gpu 3`. */
+/** Formats `{ node: 2, gpu: 3 }` as `node 2 × gpu 3`. */
 export function formatMesh(mesh: Coordinate): string {
   return Object.entries(mesh)
     .map(([axis, length]) => `${axis} ${length}`)
     .join(" × ");
 }
 
-/** Number of ranks along the axes that no sequence is cut along. */
+/** Returns the number of sequences: the number of ranks along the axes along which sequences are not sharded. */
 export function countSequences(mesh: Coordinate, axes: readonly string[]): number {
   return meshSize(Object.fromEntries(Object.entries(mesh).filter(([axis]) => !axes.includes(axis))));
 }
 
-/** Which of them this rank works on. */
+/** Returns the index of the sequence that this rank works on. */
 export function sequenceIndex({ mesh }: Context, axes: readonly string[]): number {
   return mesh.axes
     .filter((axis) => !axes.includes(axis))
     .reduce((index, axis) => index * mesh.shape[axis]! + mesh.coordinate[axis]!, 0);
 }
 
-/** Shards that grow from nothing: the first are empty as soon as there are many, and no two are equal. */
+/** Returns a placement whose shards grow with their index. If there are many shards, the first are empty. */
 function unequalPlacement(): Placement {
   return {
     name: "ragged",
@@ -107,7 +113,7 @@ function unequalPlacement(): Placement {
   };
 }
 
-/** Pieces of three positions dealt out at random, as a solver might: a shard is many spans, in no order. */
+/** Returns a placement of random blocks of three positions, as a solver might: a shard is many spans, not in order. */
 function randomBlockPlacement(): Placement {
   return {
     name: "scattered",
@@ -123,7 +129,7 @@ function randomBlockPlacement(): Placement {
   };
 }
 
-/** Core's placements, and two that are as irregular as the rules allow. */
+/** Returns core's placements, and two that are as irregular as the contract permits. */
 export function placements(): Placement[] {
   return [contiguous(), zigzag(), striped(), unequalPlacement(), randomBlockPlacement()];
 }

@@ -32,17 +32,17 @@ export const validationSuiteOptions = defineOptions("validationSuite", {
   makeWorld: makeWorldOption,
   /** Makes the backend along an axis. */
   backend: makeBackendOption,
-  /** Makes it around an inner backend. Default: it takes none. */
+  /** Makes the backend around an inner backend. Default: the backend accepts no inner backend. */
   nest: option.custom("a function (axis, inner) that returns a backend", option.isFunction<NestFunction>, {
     optional: true,
   }),
   /** The sequences that must be sharded along the axis. Default ["queries", "keys"]. */
   sharded: option.array(option.oneOf(["queries", "keys"]), { default: ["queries", "keys"] }),
 });
-/** What wrong calls are tried on. */
+/** Options of `validationSuite`. */
 export type ValidationSuiteOptions = OptionsOf<typeof validationSuiteOptions>;
 
-/** Tensors of a call on two ranks that have 5 of 10 tokens each. */
+/** Shapes of the tensors of a call on two ranks, each with 5 of 10 tokens. */
 const operandShapes = {
   q: [1, 4, 5, 8],
   k: [1, 2, 5, 8],
@@ -57,14 +57,14 @@ const operandShapes = {
 } as const satisfies Record<string, Shape>;
 type TensorName = keyof typeof operandShapes;
 
-/** What a half of a call takes beside q, k and v. */
+/** Tensors of each pass besides q, k and v. */
 const passOperands = {
   attend: ["out", "lse"],
   attendBackward: ["dOut", "lse", "delta", "dq", "dk", "dv"],
 } as const satisfies Record<string, readonly TensorName[]>;
 type Pass = keyof typeof passOperands;
 
-/** A call, right or wrong: tensors, axes that the sequences are sharded along, and where their spans come from. */
+/** A valid or invalid call: tensors, the axes of the sequences, and the coordinates of the queries and the keys. */
 interface BackendCall {
   readonly backend: AttentionBackend;
   readonly tensors: Record<TensorName, Tensor>;
@@ -84,8 +84,9 @@ interface InvalidCall {
 }
 
 /**
- * What a backend must reject: each mistake with an error that reports where and what, on every rank and before anything is sent,
- * so that the same ranks can go on. Of a backend that calls a `validator`, it shows that it does, and with the right rules.
+ * Returns test cases for calls that a backend must reject. Each mistake must raise an error that reports where it is
+ * and what was received, on every rank and before anything is sent, so that the same ranks can continue. For a backend
+ * that calls a `validator`, the cases check that it does so with the right rules.
  *
  * @example
  * ```ts
@@ -128,7 +129,7 @@ export function validationSuite(suiteOptions: ValidationSuiteOptions): Case[] {
   ];
 }
 
-/** Contexts on which a backend cannot run. */
+/** Returns cases with contexts on which a backend cannot run. */
 function contextCases({ makeWorld, backend }: ValidationSuiteOptions): Case[] {
   const { name } = backend("sp");
   return [
@@ -155,7 +156,7 @@ function contextCases({ makeWorld, backend }: ValidationSuiteOptions): Case[] {
   ];
 }
 
-/** Inner backends with which a backend cannot be made, or cannot run. */
+/** Returns cases with inner backends with which a backend cannot be created or cannot run. */
 function nestingCases({ makeWorld, backend, nest }: ValidationSuiteOptions): Case[] {
   if (!nest) return [];
   const { name } = backend("sp");
@@ -367,7 +368,9 @@ function invalidInputCalls(): InvalidCall[] {
   ];
 }
 
-/** State, saved rows and gradients: of the shapes of what they belong to, and float32 but for dOut. */
+/**
+ * Returns calls in which a state, saved rows or gradients have the wrong shape or, except for dOut, the wrong dtype.
+ */
 function invalidStateCalls(pass: Pass): InvalidCall[] {
   return passOperands[pass].flatMap((name) => {
     const shape = (operandShapes[name] as Shape).with(2, 4);

@@ -52,12 +52,12 @@ const factors = {
   dtype: ["float32", "bfloat16"],
 } as const;
 
-/** One of each factor, on the arrangement of a number. */
+/** One level of each factor, and the index of an arrangement. */
 type VariantTrial = { readonly [Name in keyof typeof factors]: (typeof factors)[Name][number] } & {
   readonly arrangement: number;
 };
 
-/** The trials of each arrangement: over all of them every two levels of two factors meet, an arrangement being one. */
+/** Returns the trials of each arrangement. Over all of them, any two levels of two factors (or arrangements) meet. */
 function variantTrials(arrangements: number): readonly (readonly VariantTrial[])[] {
   const arrangementIndices = Array.from({ length: arrangements }, (_, i) => i);
   const trials: readonly VariantTrial[] = pairwise({ arrangement: arrangementIndices, ...factors });
@@ -68,13 +68,13 @@ function variantTrials(arrangements: number): readonly (readonly VariantTrial[])
 
 const SINK_SEED = 11;
 
-/** Which context computes: its seed, and its place along "dp", which other ranks have other samples of. */
+/** Seed of a context, and its coordinate along "dp". Ranks with different "dp" coordinates have different samples. */
 interface RandomSource {
   readonly seed: number;
   readonly dp: number;
 }
 
-/** What a trial adds to plain attention; the random stream is the first of a context. */
+/** Returns what a trial adds to plain attention. Dropout uses the first random stream of a context. */
 function createModifiers(
   { variant, size }: VariantTrial,
   { seed, dp }: RandomSource,
@@ -92,7 +92,7 @@ function createModifiers(
   };
 }
 
-/** The mask as `attention` takes it, and its definition. */
+/** Mask options of `attention`, and the definition of the visible pairs. */
 interface MaskChoice {
   readonly options: Pick<AttentionOptions, "mask" | "lengths" | "padding">;
   readonly maskMod: MaskMod;
@@ -114,7 +114,7 @@ function selectMask({ mask: name, size, extent: { queries, keys } }: VariantTria
   return { options: { mask: masks.causal(), lengths, padding: "right" }, maskMod };
 }
 
-/** A trial with its whole tensors and float64's answer. */
+/** A trial with its complete tensors and the float64 results. */
 interface PreparedTrial extends OracleForward, OracleBackward {
   readonly name: string;
   readonly trial: VariantTrial;
@@ -161,13 +161,13 @@ function prepareTrial(trial: VariantTrial, trialIndex: number, randomSource: Ran
 const resultNames = ["out", "lse", "dq", "dk", "dv", "dSinks"] as const;
 type VariantNumbers<Values> = Readonly<Record<(typeof resultNames)[number], Values>>;
 
-/** How a trial is computed: by what, and which of its rows are here. */
+/** Backend of a run, and the mesh axes along which its rows are sharded. */
 interface VariantRun {
   readonly backend: AttentionBackend | "local";
   readonly axes: readonly string[];
 }
 
-/** Rows of queries and keys that are on a rank. */
+/** Returns the layouts of queries and keys, and the rows of each that are on this rank. */
 function createLayouts(ctx: Context, { trial }: PreparedTrial, axes: readonly string[]) {
   const createLayoutAndRows = (length: number) => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes, length, placement: trial.placement });
@@ -176,7 +176,7 @@ function createLayouts(ctx: Context, { trial }: PreparedTrial, axes: readonly st
   return { queries: createLayoutAndRows(trial.extent.queries), keys: createLayoutAndRows(trial.extent.keys) };
 }
 
-/** What belongs to these rows of whole results or tensors. */
+/** Returns the given rows of complete results. */
 function selectResults(
   { problem }: PreparedTrial,
   fullResults: VariantNumbers<ArrayLike<number>>,
@@ -249,7 +249,7 @@ async function measureVariant(
   preparedTrial: PreparedTrial,
   { axes, backend }: Arrangement,
 ): Promise<Measurement> {
-  // Each numbers its random streams from 0: the same weights are dropped.
+  // Each context numbers its random streams from 0, so that both runs drop the same weights.
   const createContext = (): Context => perturbContext(ctx, { completion: "late", seed: 3 });
   const actual = await runVariant(createContext(), preparedTrial, { backend, axes });
   const local = await runVariant(createContext(), preparedTrial, { backend: "local", axes: [] });
@@ -270,16 +270,17 @@ async function measureVariant(
 export const variantSuiteOptions = defineOptions("variantSuite", {
   /** Opens the worlds. */
   makeWorld: makeWorldOption,
-  /** What to try: Arrangements of any size. */
+  /** Arrangements to test, of any size. */
   arrangements: arrangementsOption,
 });
-/** What variants are tried on. */
+/** Options of `variantSuite`. */
 export type VariantSuiteOptions = OptionsOf<typeof variantSuiteOptions>;
 
 /**
- * What a backend must do with variants of attention: sinks, softcap, ALiBi slopes, dropout and values of another head size, and all of them at once.
- * Forward and all gradients are as exact as one device; so the same weights are dropped on every mesh. Over the arrangements every two of an arrangement,
- * a variant, a mask, a placement, a size of heads, lengths and a dtype meet.
+ * Returns test cases for variants of attention: sinks, softcap, ALiBi slopes, dropout, values of another head size, and
+ * all of them at once. The forward and all gradients must be as accurate as on one device, so the same weights are
+ * dropped on every mesh. Arrangement, variant, mask, placement, head sizes, lengths and dtype are combined pairwise
+ * over all arrangements.
  *
  * @example
  * ```ts

@@ -4,7 +4,7 @@ import { integer, normals, roundTo, uniforms } from "../oracle/numbers.ts";
 import type { MakeWorld } from "../world.ts";
 import { dtypes, groupRanks, makeTensor, runOnRanks } from "./tensors.ts";
 
-/** groupCast and groupReduce, against a reference that copies and adds row by row, to the last bit. */
+/** Returns cases that compare groupCast and groupReduce bitwise with a reference that copies and adds row by row. */
 export function groupCastCases(makeWorld: MakeWorld, size: number): Case[] {
   const createGroupCase = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
     name: `${name}, ${size} ranks`,
@@ -22,7 +22,7 @@ export function groupCastCases(makeWorld: MakeWorld, size: number): Case[] {
   ];
 }
 
-/** A plan that is drawn, with the number of rows of each rank. */
+/** A plan, with the number of rows of each rank. */
 interface TestPlan {
   readonly plan: GroupCastPlan;
   readonly rows: readonly number[];
@@ -30,7 +30,9 @@ interface TestPlan {
 
 const MAX_ROWS = 40;
 
-/** The same on all ranks. Some ranks have no rows, some pairs exchange none; several receivers share rows. */
+/**
+ * Returns the same plan on all ranks. Some ranks have no rows, some pairs exchange none; several receivers share rows.
+ */
 function randomPlan(size: number, seed: number): TestPlan {
   const nextUniform = uniforms(seed);
   const rows = Array.from({ length: size }, () => (nextUniform() < 0.1 ? 0 : 1 + integer(nextUniform, MAX_ROWS)));
@@ -45,13 +47,13 @@ function randomRanges(rows: number, nextUniform: () => number): RowRange[] {
   for (let start = integer(nextUniform, 6); start < rows; ) {
     const length = 1 + integer(nextUniform, Math.min(9, rows - start));
     ranges.push({ start, length });
-    // Ranges may touch.
+    // Ranges may be adjacent.
     start += length + integer(nextUniform, 8);
   }
   return ranges;
 }
 
-/** No rows at all; and all rows to everybody. */
+/** Returns a plan that sends no rows, and a plan that sends all rows to all ranks. */
 function extremePlans(size: number): TestPlan[] {
   const rows = Array.from({ length: size }, (_, rank) => 3 + rank);
   const allRanges = (sender: number, receiver: number) =>
@@ -66,7 +68,7 @@ function createTestPlans(size: number): TestPlan[] {
   return [...extremePlans(size), ...Array.from({ length: 4 }, (_, i) => randomPlan(size, 100 * size + i))];
 }
 
-/** Shapes of tensors that travel together: several planes, one, and no leading axis. */
+/** Shapes of tensors that are sent together: with several planes, with one plane, and without leading axes. */
 const createShapes = (rows: number): Shape[] => [
   [2, 3, rows, 4],
   [2, 3, rows, 1],
@@ -74,7 +76,7 @@ const createShapes = (rows: number): Shape[] => [
   [1, rows, 3],
 ];
 
-/** What a rank has of tensor i, [.., rows, width]: rows of all leading axes. */
+/** Returns the values of a rank's tensor i, [.., rows, width]. A row extends over all leading axes. */
 function createValues(rank: number, i: number, shape: Shape, dtype: DType): Float64Array {
   return normals(
     shape.reduce((a, b) => a * b, 1),
@@ -83,7 +85,7 @@ function createValues(rank: number, i: number, shape: Shape, dtype: DType): Floa
   );
 }
 
-/** Rows that a rank sends another, row by row. */
+/** Lists the rows in ranges that a rank sends to another. */
 function listRows(ranges: readonly RowRange[]): number[] {
   return ranges.flatMap(({ start, length }) => Array.from({ length }, (_, i) => start + i));
 }
@@ -93,7 +95,7 @@ interface RowMatrix {
   readonly shape: Shape;
 }
 
-/** The elements of one row, over all planes: where each lies. */
+/** Returns the indices of the elements of one row, over all planes. */
 function elementIndices({ shape }: RowMatrix, row: number): number[] {
   const [rows, width] = shape.slice(-2) as [number, number];
   const numPlanes = shape.slice(0, -2).reduce((a, b) => a * b, 1);
@@ -103,7 +105,7 @@ function elementIndices({ shape }: RowMatrix, row: number): number[] {
   );
 }
 
-/** [sender, its row] of every row that a rank receives, in order. */
+/** Lists the sender of every row that a rank receives and the row's index on the sender, in order. */
 function listReceivedRows(plan: GroupCastPlan, rank: number): [sender: number, row: number][] {
   return Array.from({ length: plan.size }, (_, sender) => sender).flatMap((sender) =>
     listRows(plan.ranges(sender, rank)).map((row): [number, number] => [sender, row]),
@@ -123,14 +125,14 @@ function computeExpectedGroupCast({ plan, rows }: TestPlan, rank: number, i: num
   return out;
 }
 
-/** Rows of a group's tensors, to send. */
+/** Creates the tensors that this rank sends, one for each shape. */
 function createInputs(group: ProcessGroup, rows: number, dtype: DType): Tensor[] {
   return createShapes(rows).map((shape, i) =>
     makeTensor(group, createValues(group.rank, i, shape, dtype), { dtype, shape }),
   );
 }
 
-/** Memory to receive into, full of NaN. */
+/** Creates receive buffers filled with NaN. */
 function createOutputs(group: ProcessGroup, rows: number, dtype: DType): Tensor[] {
   return createShapes(rows).map((shape) => {
     const out = group.device.empty(shape, dtype);
@@ -189,7 +191,7 @@ async function checkRandomGroupCasts(group: ProcessGroup): Promise<void> {
   }
 }
 
-/** Ranks that pass for those of several hosts: what arrives is the same. */
+/** Checks that the received values are the same if ranks are assigned to several simulated hosts. */
 async function checkGroupCastsOverHosts(group: ProcessGroup): Promise<void> {
   for (const hosts of [2, 3]) {
     const subgroup = await group.split(0, `${hosts} hosts`);
@@ -210,7 +212,7 @@ async function checkRandomGroupReduces(group: ProcessGroup): Promise<void> {
     }));
     const out = sums.map(({ values, shape }) => makeTensor(group, values, { dtype: "float32", shape }));
     group.groupReduce(out, input, plan, wireDType === "float32" ? undefined : { wire: wireDType }).wait();
-    // One receiver after the other, in rank order: each addition rounds.
+    // Adds the rows of one receiver after another, in rank order, because each addition rounds.
     for (const receiver of groupRanks(group)) {
       const received = listReceivedRows(plan, receiver);
       for (const [i, sum] of sums.entries()) {
@@ -237,7 +239,7 @@ async function checkReduceAfterGroupCast(group: ProcessGroup): Promise<void> {
   for (const { plan, rows } of createTestPlans(group.size)) {
     const numReceivedRows = listReceivedRows(plan, rank).length;
     const shapes = createShapes(rows[rank]!);
-    // Whole numbers: their sums are exact.
+    // Integers, so that sums are exact.
     const values = shapes.map((shape, i) => createValues(rank, i, shape, "float32").map((x) => Math.round(16 * x)));
     const x = shapes.map((shape, i) => makeTensor(group, values[i]!, { dtype: "float32", shape }));
     const received = createOutputs(group, numReceivedRows, "float32");
@@ -246,7 +248,7 @@ async function checkReduceAfterGroupCast(group: ProcessGroup): Promise<void> {
     );
     group.groupCast(received, x, plan).wait();
     const work = group.groupReduce(sums, received, plan);
-    // Memory may be disposed after the post; what is sent and summed stays.
+    // Tensors may be disposed after the post. The values that are sent and summed remain.
     disposeAll(received);
     work.wait();
     for (const [i, shape] of shapes.entries()) {
@@ -315,7 +317,7 @@ async function checkInvalidPlans(group: ProcessGroup): Promise<void> {
     "DTypeError",
     /float32/,
   );
-  // Nothing was posted: the group is as it was.
+  // Nothing was posted, so the group remains usable.
   using sumTensor = makeTensor(group, [rank], { dtype: "float32" });
   group.allReduce(sumTensor).wait();
   checkEqual(await sumTensor.read(), [(size * (size - 1)) / 2], "the sum after the rejected calls");

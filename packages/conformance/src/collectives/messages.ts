@@ -11,7 +11,7 @@ import {
   rankValues,
 } from "./tensors.ts";
 
-/** sendRecv, and the traffic it counts. */
+/** Returns cases of sendRecv and of the traffic that is counted. */
 export function messageCases(makeWorld: MakeWorld, size: number): Case[] {
   const createGroupCase = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
     name: `${name}, ${size} ranks`,
@@ -94,7 +94,7 @@ async function checkMessageOrder(group: ProcessGroup): Promise<void> {
   for (const tensor of [...sendBuffers, ...receiveBuffers]) tensor[Symbol.dispose]();
 }
 
-/** Pairs exchange in turn while the others do nothing of the kind; then all meet again. */
+/** Each rank in turn sends to the next while other ranks post no sendRecv. Then all ranks call allReduce. */
 async function checkPairwiseExchange(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
   using tokenBuffer = makeTensor(group, [0], { dtype: "float32" });

@@ -3,7 +3,7 @@ import { type Case, check, checkEqual } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { checkTensorValues, groupRanks, makeReceiveBuffer, runOnRanks, makeTensor } from "./tensors.ts";
 
-/** What is promised of the order between collectives and compute, and of memory; and groups within groups. */
+/** Returns cases of the guaranteed order between collectives and compute, of memory, and of groups within groups. */
 export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
   const createGroupCase = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
     name: `${name}, ${size} ranks`,
@@ -26,7 +26,7 @@ export function orderCases(makeWorld: MakeWorld, size: number): Case[] {
 
 const LONG_KERNEL_ELEMENTS = 4_000;
 
-/** Long compute before the post: were it not waited for, old values would leave. */
+/** Enqueues long compute before the post. A collective that did not wait for it would send old values. */
 async function checkPostWaitsForCompute(group: ProcessGroup): Promise<void> {
   const { kernels } = group.device;
   using x = makeTensor(group, new Float64Array(LONG_KERNEL_ELEMENTS), { dtype: "float32" });
@@ -37,7 +37,7 @@ async function checkPostWaitsForCompute(group: ProcessGroup): Promise<void> {
   await checkTensorValues(x, new Float64Array(LONG_KERNEL_ELEMENTS).fill(sum), "the sum");
 }
 
-/** Ranks post at different times; who is early must wait before it computes on what has not come. */
+/** Ranks post at different times. A rank that is early must not compute on values that have not arrived. */
 async function checkWaitPrecedesCompute(group: ProcessGroup): Promise<void> {
   const { kernels } = group.device;
   const { rank, size } = group;
@@ -63,7 +63,10 @@ async function checkWaitPrecedesCompute(group: ProcessGroup): Promise<void> {
   }
 }
 
-/** A tensor saved for a backward, and overwritten by a collective before it, is an error: it is found by the version. */
+/**
+ * Checks the version counters. They detect the error that a collective overwrites a tensor saved for a backward before
+ * that backward.
+ */
 async function checkVersionCounters(group: ProcessGroup): Promise<void> {
   const { rank, size } = group;
   using sendBuffer = makeReceiveBuffer(group, size, "float32");
@@ -102,7 +105,7 @@ async function checkVersionCounters(group: ProcessGroup): Promise<void> {
   await checkTensorValues(sendSlice, [Number.NaN], "the input");
 }
 
-/** As a ring does: the transfer into one buffer runs beside compute on the other, round and round. */
+/** Overlaps the transfer into one buffer with compute on the other, alternately, as a ring does. */
 async function checkPipeline(group: ProcessGroup): Promise<void> {
   const { rank, size, device } = group;
   const buffers = [
@@ -138,7 +141,7 @@ async function checkDisposeAfterPost(group: ProcessGroup): Promise<void> {
     works.push(group.allGather(out, x));
     results.push(out);
   }
-  // What was disposed may be handed out again, but not before the collective is done with it.
+  // Disposed memory may be reused, but not before the collective has finished with it.
   using reusedBuffer = makeReceiveBuffer(group, LONG_KERNEL_ELEMENTS, "float32");
   for (const work of works) work.wait();
   for (const [i, out] of results.entries()) {
@@ -157,7 +160,7 @@ async function checkCompletionWithoutWait(group: ProcessGroup): Promise<void> {
   using x = makeTensor(group, [group.rank], { dtype: "float32" });
   group.allReduce(x);
   using y = makeTensor(group, [1], { dtype: "float32" });
-  group.allReduce(y).wait(); // collectives of one rank run in order: the one before is done as well
+  group.allReduce(y).wait(); // Collectives of one rank run in order, so the first is complete as well.
   await checkTensorValues(y, [group.size], "the second");
   await checkTensorValues(x, [(group.size * (group.size - 1)) / 2], "the first");
 }
@@ -170,7 +173,7 @@ async function checkBarriers(group: ProcessGroup): Promise<void> {
   check(bytesSent === 0, `expected 0 bytes sent by 20 barriers, received ${bytesSent}`);
 }
 
-/** Even and odd ranks, each pair of halves again; ranks in a part keep their order. */
+/** Splits into even and odd ranks, and each part into groups of one rank. Ranks of a part keep their order. */
 async function checkSplits(group: ProcessGroup): Promise<void> {
   const parity = group.rank % 2;
   const halfGroup = await group.split(parity, "parity");

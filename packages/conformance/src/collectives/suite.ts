@@ -21,7 +21,10 @@ import { checkMakeWorld, worldSizesOption } from "../suite-options.ts";
 
 const reduceOps: readonly ReduceOp[] = ["sum", "mean", "max"];
 
-/** allReduce and reduceScatter: to the last bit, for the order of the sum and its one rounding are promised. */
+/**
+ * Returns cases of allReduce and reduceScatter, compared bitwise, because the order of the sum and its single rounding
+ * are guaranteed.
+ */
 function reductionCollectiveCases(makeWorld: MakeWorld, size: number): Case[] {
   return dtypes.flatMap((dtype) =>
     reduceOps.flatMap((op) => [
@@ -61,7 +64,7 @@ async function checkReduceScatter(group: ProcessGroup, op: ReduceOp, dtype: DTyp
   }
 }
 
-/** In rank order, float32 all the way, rounded to the dtype once. */
+/** Reduces in rank order and in float32, and rounds to the dtype once. */
 function computeReduction(inputs: readonly Float64Array[], op: ReduceOp, dtype: DType): Float64Array {
   return inputs[0]!.map((_, i) => {
     const terms = concatenate(inputs.map((input) => input.subarray(i, i + 1)));
@@ -72,16 +75,16 @@ function computeReduction(inputs: readonly Float64Array[], op: ReduceOp, dtype: 
 }
 
 export const collectivesSuiteOptions = defineOptions("collectivesSuite", {
-  /** Numbers of ranks to try. Default: 1, 2, 3, 4 and 7; of groupCast and groupReduce 1 to 8. */
+  /** Numbers of ranks to test. Default: 1, 2, 3, 4 and 7; for groupCast and groupReduce, 1 to 8. */
   sizes: worldSizesOption,
 });
-/** How much is tried. */
+/** Options of `collectivesSuite`. */
 export type CollectivesSuiteOptions = OptionsOf<typeof collectivesSuiteOptions>;
 
 /**
- * What every implementation of collectives must do: each operation against its definition, to the last bit, for all
- * dtypes, for equal, uneven and empty shares; the order that is promised between messages, and between collectives and
- * compute; groups within groups; and the traffic it reports.
+ * Returns test cases that every implementation of collectives must pass. They compare each operation bitwise with its
+ * definition, for all dtypes and for equal, uneven and empty shares. They check the guaranteed order between messages,
+ * and between collectives and compute; groups within groups; and the reported traffic.
  *
  * @example
  * ```ts
@@ -104,7 +107,7 @@ export function collectivesSuite(makeWorld: MakeWorld, options?: CollectivesSuit
   return [...collectives, ...(sizes ?? [1, 2, 3, 4, 5, 6, 7, 8]).flatMap((size) => groupCastCases(makeWorld, size))];
 }
 
-/** allGather, allToAll and broadcast: equal shares and given ones. */
+/** Returns cases of allGather, allToAll and broadcast, with equal shares and with explicit counts. */
 function gatherCases(makeWorld: MakeWorld, size: number): Case[] {
   const collectives = { allGather: checkAllGather, allToAll: checkAllToAll, broadcast: checkBroadcast };
   return dtypes.flatMap((dtype) =>

@@ -14,7 +14,7 @@ export async function runOnRanks(
   await runOnWorld(makeWorld, { size }, body);
 }
 
-/** What a rank holds: different on every rank, representable in the dtype. */
+/** Returns the values of a rank: different on every rank, representable in the dtype. */
 export function rankValues(rank: number, length: number, dtype: DType): Float64Array {
   return normals(length, 1000 + rank, dtype);
 }
@@ -30,7 +30,7 @@ interface TensorSpec {
   readonly shape?: Shape;
 }
 
-/** Memory to receive into, full of NaN: what is not received shows. */
+/** Creates a receive buffer filled with NaN, so that a check detects values that were not received. */
 export function makeReceiveBuffer(group: ProcessGroup, length: number, dtype: DType): Tensor {
   const tensor = group.device.empty([length], dtype);
   group.device.kernels.fill(tensor, Number.NaN);
@@ -45,12 +45,12 @@ export async function checkTensorValues(
   checkEqual(await tensor.read(), expected, description);
 }
 
-/** Ranks of a group. */
+/** Returns the ranks of a group, from 0. */
 export function groupRanks(group: ProcessGroup): number[] {
   return Array.from({ length: group.size }, (_, rank) => rank);
 }
 
-/** Uneven shares, some of them empty; for one rank alone, everything. */
+/** Returns uneven counts. With several ranks, some counts are 0. */
 export function unevenCounts(size: number): number[] {
   return Array.from({ length: size }, (_, rank) => (size > 1 && rank % 3 === 1 ? 0 : 3 * rank + 2));
 }

@@ -13,7 +13,7 @@ import {
 } from "./attention.ts";
 import { allocate, type MakeDevice, tensorFrom, withDevice } from "./tensors.ts";
 
-// Variants of attention, each for devices that have its feature; others must reject it (schema.ts).
+// Variants of attention. Each runs on devices that have its feature. Other devices must reject it (schema.ts).
 
 const dropout: AttentionDropout = { probability: 0.25, seed: 2 ** 33 + 5, stream: 2 ** 32 + 9, batchOffset: 3 };
 const slopes = [0.5, 0.25, 0.125, 0.0625, 0.03125, 0.3];
@@ -26,7 +26,7 @@ const variants: readonly { readonly name: KernelFeature; readonly modifiers: Ora
 ];
 const combinedModifiers: OracleModifiers = { softcap: 2.5, slopes, dropout, origin };
 
-/** attend and attendBackward with score modifiers, dropout and values of another head size. */
+/** Returns cases of attend and attendBackward with score modifiers, dropout and values of another head size. */
 export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Record<DType, number>>): Case[] {
   const runCase = attentionRunner(make, tolerance);
   const runIfSupported = (features: readonly KernelFeature[], body: () => Promise<void>) => async (): Promise<void> => {
@@ -84,7 +84,7 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
   ];
 }
 
-/** Keys and values: of multi-head latent attention (DeepSeek-V2), and such as fit no vector. */
+/** Head sizes of keys and values: those of multi-head latent attention (DeepSeek-V2), and no multiples of a vector. */
 const headDimPairs = [
   [192, 128],
   [128, 192],
@@ -93,7 +93,7 @@ const headDimPairs = [
   [1, 256],
 ] as const;
 
-/** Few queries to many keys, as decoding has them, and many sequences that are short. */
+/** Few queries and many keys, as in decoding, and many short sequences. */
 const shortSizes = [
   { queries: 1, keys: 3000, numHeads: 6, numKvHeads: 2 },
   { queries: 3, keys: 200, numHeads: 4, numKvHeads: 4 },
@@ -103,7 +103,7 @@ const shortSizes = [
 function variantCase(sizes: AttentionSizes): AttentionCase {
   const { queryScale = 1 } = sizes;
   const problem = makeProblem({ ...sizes, ...causalExtent });
-  // Of scores that are cut off derivatives are differences of numbers close to 1, times queries.
+  // For saturated scores, derivatives are differences of numbers close to 1, multiplied by queries.
   return { ...causalCase(problem, sizes.dtype), factors: { dq: queryScale, dk: queryScale } };
 }
 
@@ -129,7 +129,7 @@ function fullCase({ queries, keys, ...heads }: (typeof shortSizes)[number]): Att
   };
 }
 
-/** Of equal scores and values of 1, out is the number of weights that are kept, over what is expected. */
+/** With equal scores and values of 1, out is the number of weights that are kept, divided by the expected number. */
 async function checkDropoutProbability(device: Device): Promise<void> {
   const [batch, heads, rows] = [2, 3, 96];
   const shape = [batch, heads, rows, 4];
@@ -154,7 +154,7 @@ async function checkDropoutProbability(device: Device): Promise<void> {
   for (const probability of [0.05, 0.25, 0.8]) {
     const counts = await countKeptPairs({ probability });
     const total = counts.reduce((sum, count) => sum + count, 0);
-    // Five standard deviations: one false alarm in a million, and the numbers are the same every time.
+    // Five standard deviations: one false alarm in a million. The random numbers are the same in every run.
     const maxDeviation = 5 * Math.sqrt(pairs * probability * (1 - probability));
     const expected = pairs * (1 - probability);
     check(

@@ -23,13 +23,13 @@ import { epsilon, normals, roundTo } from "../oracle/numbers.ts";
 import type { OracleModifiers } from "../oracle/score-modifiers.ts";
 import { type StorageOrder, type MakeDevice, withDevice, type TensorOptions, tensorFrom, allocate } from "./tensors.ts";
 
-/** Attention in blocks: which rows of the whole sequences there are, and in what pieces the keys are folded. */
+/** Rows of the sequences that are computed: all queries, and the blocks of keys, which are folded one by one. */
 interface AttentionBlocks {
   readonly queries: readonly Span[];
   readonly keys: readonly (readonly Span[])[];
 }
 
-/** What attention computes. */
+/** Names of the results of attention. */
 export type AttentionResult = "out" | "lse" | "dq" | "dk" | "dv";
 
 export interface AttentionCase extends AttentionBlocks {
@@ -38,13 +38,13 @@ export interface AttentionCase extends AttentionBlocks {
   readonly problem: AttentionProblem;
   readonly dtype: DType;
   readonly storageOrder?: StorageOrder;
-  /** Factors on the tolerance of results; 1 where absent. Infinity: not compared. */
+  /** Factors on the tolerance of results. Default 1. A result with the factor Infinity is not compared. */
   readonly factors?: Partial<Readonly<Record<AttentionResult, number>>>;
 }
 
 const makeSpan = (start: number, length: number, step = 1): Span => ({ start, length, step });
 
-/** attend and attendBackward; `tolerance` is relative to the largest value, by dtype of the inputs. */
+/** Returns cases of attend and attendBackward. `tolerance` is relative to the largest value, by dtype of the inputs. */
 export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DType, number>> = tolerances): Case[] {
   const runCase = attentionRunner(make, tolerance);
   return [
@@ -95,7 +95,7 @@ export function attentionCases(make: MakeDevice, tolerance: Readonly<Record<DTyp
   ];
 }
 
-/** Runs a case on a fresh device. */
+/** Returns a function that runs a case on a fresh device. */
 export function attentionRunner(
   make: MakeDevice,
   tolerance: Readonly<Record<DType, number>> = tolerances,
@@ -103,7 +103,10 @@ export function attentionRunner(
   return (attention) => withDevice(make, (device) => checkAttention(device, attention, tolerance));
 }
 
-/** Rounding of products and sums in float32; with narrow inputs a device may also round probabilities to their dtype. */
+/**
+ * Allow for the rounding of products and sums in float32. With 16-bit inputs, a device may also round probabilities to
+ * the dtype of the inputs.
+ */
 const tolerances: Readonly<Record<DType, number>> = {
   float32: 64 * epsilon.float32,
   bfloat16: 4 * epsilon.bfloat16,
@@ -117,7 +120,7 @@ interface MaskCase {
   readonly maskMod: MaskMod;
 }
 
-/** One mask on rows as every placement gives them, with keys in one piece, in several, and out of order. */
+/** Checks one mask on the rows of various placements, with keys in one block, in several, and out of order. */
 export async function checkMask(
   runCase: (attention: AttentionCase) => Promise<void>,
   maskCase: MaskCase & Partial<AttentionSizes>,
@@ -146,7 +149,7 @@ export interface AttentionSizes {
   readonly valueHeadDim?: number;
   readonly modifiers?: OracleModifiers;
   readonly dtype?: DType;
-  /** Factor on the queries: scores, and with them the relative error of their exponentials, grow with it. */
+  /** Factor on the queries. Scores grow with it, and so does the relative error of their exponentials. */
   readonly queryScale?: number;
 }
 
@@ -186,14 +189,14 @@ function createLongCase(dtype: DType): AttentionCase {
 }
 
 const SEQUENCE_LENGTH = 41;
-/** 41 queries and keys, each query seeing no later key. */
+/** 41 queries and keys with a causal mask: no query attends to a later key. */
 export const causalExtent: Pick<AttentionProblem, "queries" | "keys" | "maskMod"> = {
   queries: SEQUENCE_LENGTH,
   keys: SEQUENCE_LENGTH,
   maskMod: (q, k) => k <= q,
 };
 
-/** A problem of that extent, its keys in two pieces. */
+/** Returns a case of a problem with `causalExtent`, with its keys in two blocks. */
 export function causalCase(problem: AttentionProblem, dtype: DType = "float32"): AttentionCase {
   return {
     queries: [makeSpan(0, SEQUENCE_LENGTH)],
@@ -204,7 +207,10 @@ export function causalCase(problem: AttentionProblem, dtype: DType = "float32"):
   };
 }
 
-/** Samples that see different keys; not of a device without that feature, which must reject them (schema.ts). */
+/**
+ * Returns cases of samples that attend to different keys. They are skipped on a device without that feature, which must
+ * reject them (schema.ts).
+ */
 function sampleMaskCases(make: MakeDevice, runCase: (attention: AttentionCase) => Promise<void>): Case[] {
   const runWhereSupported = async (attention: AttentionCase): Promise<void> => {
     const device = make();
@@ -234,7 +240,7 @@ function sampleMaskCases(make: MakeDevice, runCase: (attention: AttentionCase) =
   ];
 }
 
-/** Two samples, the one padded on the left, the other on the right; the padding is NaN. */
+/** Returns a case of two samples, one padded on the left and one on the right. The padding is NaN. */
 function paddedSamplesCase(sizes: AttentionSizes): AttentionCase {
   const sampleRange = (sample: number): readonly [number, number] => (sample === 0 ? [11, SEQUENCE_LENGTH] : [0, 25]);
   const isInSampleRange = (sample: number, position: number): boolean =>
@@ -255,7 +261,9 @@ function paddedSamplesCase(sizes: AttentionSizes): AttentionCase {
   return { ...causalCase(poisonedProblem, sizes.dtype), mask: [], modifiers: { sampleMasks } };
 }
 
-/** Of a random list every third slice is of all samples, and of the others each sample has its own. */
+/**
+ * Returns a case of random slices. All samples share every third slice; of the others, each sample has its own list.
+ */
 function randomSamplesCase(seed: number): AttentionCase {
   const slices = randomSlices(SEQUENCE_LENGTH, SEQUENCE_LENGTH, 20 + seed);
   const mask = slices.filter((_, i) => i % 3 === 0);
@@ -268,7 +276,7 @@ function randomSamplesCase(seed: number): AttentionCase {
   return { ...causalCase(problem), mask, modifiers: { sampleMasks } };
 }
 
-/** One slice in the middle; queries, keys, values and dOut that it leaves out are NaN. */
+/** Returns a case of one slice in the middle. Queries, keys, values and dOut outside the slice are NaN. */
 function createPoisonedMarginCase(dtype: DType): AttentionCase {
   const [start, end] = [5, 30];
   const isInBlock = (q: number, k: number) => q >= start && q < end && k >= start && k <= q;
@@ -283,7 +291,7 @@ function createPoisonedMarginCase(dtype: DType): AttentionCase {
   return { ...causalCase(poisonedProblem, dtype), mask };
 }
 
-/** The first rows of a causal mask: what follows them is NaN, and is visible to none of them. */
+/** Returns a case of the first rows of a causal mask. Later keys and values, which no row attends to, are NaN. */
 function createPoisonedSuffixCase(dtype: DType): AttentionCase {
   const rows = 23;
   const maskMod = (q: number, k: number) => q < rows && k <= q;
@@ -367,8 +375,8 @@ async function checkAttention(
 }
 
 /**
- * Attention's operands are dense along the last axis and free otherwise: "reversed" are heads as a module makes them,
- * views of [B,S,H,D]; "gapped" every other row of more, NaN between them.
+ * Creates an operand of attention: dense along the last axis, with any other strides. "reversed": a view of [B,S,H,D],
+ * as a module creates it. "gapped": every other row of a larger tensor, with NaN between the rows.
  */
 function stridedTensor(
   device: Device,
@@ -397,13 +405,13 @@ function constantTensor(device: Device, value: number, options: StridedOptions):
   return stridedTensor(device, new Float64Array(numel(options.shape)).fill(value), options);
 }
 
-/** Zero but in some rows: queries that are not there contribute nothing to dk and dv. */
+/** Returns the values with all other rows set to 0, because absent queries contribute nothing to dk and dv. */
 function maskRows(values: Float64Array, rows: readonly number[], size: { rows: number; width: number }): Float64Array {
   const keptRows = new Set(rows);
   return values.map((x, i) => (keptRows.has(Math.floor(i / size.width) % size.rows) ? x : 0));
 }
 
-/** Queries and keys in one tile, whose later queries see what earlier ones do not. */
+/** Checks queries and keys in one tile, in which later queries attend to a NaN key and earlier ones do not. */
 async function checkEarlierQueries(device: Device): Promise<void> {
   const [rows, width, nanRow] = [24, 8, 10];
   const shape = [1, 1, rows, width];

@@ -14,7 +14,7 @@ import {
 interface UnaryReference {
   readonly f: (x: number) => number;
   readonly derivative: (x: number) => number;
-  /** Only of positive numbers. */
+  /** Whether the operation is tested on positive numbers only. */
   readonly requiresPositiveInput?: boolean;
   readonly tolerance?: Tolerance;
 }
@@ -25,7 +25,7 @@ const tanhGate = (x: number) => sigmoid(2 * Math.sqrt(2 / Math.PI) * (x + 0.0447
 const normalDensity = (x: number) => Math.exp(-(x * x) / 2) / Math.sqrt(2 * Math.PI);
 const transcendentalTolerance: Tolerance = { roundings: 8, scale: 1 };
 
-/** What each operation means, in float64. */
+/** Definitions of the operations in float64. */
 export const unaryOps: Readonly<Record<UnaryOp, UnaryReference>> = {
   neg: { f: (x) => -x, derivative: () => -1 },
   exp: { f: Math.exp, derivative: Math.exp, tolerance: { roundings: 16 } },
@@ -54,7 +54,7 @@ export const unaryOps: Readonly<Record<UnaryOp, UnaryReference>> = {
   square: { f: (x) => x * x, derivative: (x) => 2 * x },
 };
 
-/** Φ(x) by its series (Marsaglia 2004): every digit of float64 for |x| < 8. */
+/** Computes Φ(x) by its series (Marsaglia 2004), accurate to every digit of float64 for |x| < 8. */
 export function normalCdf(x: number): number {
   if (Math.abs(x) > 8) return x > 0 ? 1 : 0;
   let sum = x;
@@ -77,7 +77,7 @@ const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 const shape = [3, 5, 7];
 const NUM_ELEMENTS = 105;
 
-/** fill, copy, unary, binary and scalar kernels. */
+/** Returns cases of the fill, copy, unary, binary and scalar kernels. */
 export function elementwiseCases(make: MakeDevice): Case[] {
   const unaryNames = Object.keys(unaryOps) as UnaryOp[];
   const binaryNames = Object.keys(binaryOps) as BinaryOp[];
@@ -189,7 +189,7 @@ async function checkUnary(device: Device, op: UnaryOp, dtype: DType): Promise<vo
   }
 }
 
-/** Numbers that are not finite pass where x is above 0, or NaN, and nowhere else. */
+/** Checks that NaN and infinite gradients pass where x is positive or NaN, and nowhere else. */
 async function checkReluBackward(device: Device): Promise<void> {
   const { NaN: nan, POSITIVE_INFINITY: infinity } = Number;
   const [inputs, gradients] = [

@@ -14,7 +14,10 @@ import type { MakeDevice } from "./tensors.ts";
 
 const sizes: AttentionSizes = { numHeads: 2, numKvHeads: 2, headDim: 16 };
 
-/** Attention where scores are as large as float32 holds, −Infinity or denormal: as right as where they are ordinary. */
+/**
+ * Returns cases of scores that are as large as float32 can represent, −Infinity or denormal. Results must be as
+ * accurate as for ordinary scores.
+ */
 export function extremeScoreCases(make: MakeDevice, tolerance?: Readonly<Record<DType, number>>): Case[] {
   const runCase = attentionRunner(make, tolerance);
   return [
@@ -25,7 +28,7 @@ export function extremeScoreCases(make: MakeDevice, tolerance?: Readonly<Record<
         name: `attention: scores of ${size}, ${dtype}`,
         run: () => runCase(separatedScoresCase(dtype, size)),
       })),
-      // 1/√80 is no power of 2: scaled scores are rounded, and gradients must round them as the forward did.
+      // 1/√80 is not a power of 2, so scaled scores are rounded. The backward must round them as the forward did.
       {
         name: `attention: scores of 1e10, head size 80, ${dtype}`,
         run: () => runCase(separatedScoresCase(dtype, 1e10, 80)),
@@ -47,35 +50,42 @@ export function extremeScoreCases(make: MakeDevice, tolerance?: Readonly<Record<
   ];
 }
 
-/** The rounding of scores counts: all results inherit it. */
+/** Returns a case in which the rounding error of scores dominates and affects all results. */
 function largeScoresCase(dtype: DType, size: number): AttentionCase {
   const problem = makeProblem({ ...sizes, ...causalExtent, dtype, queryScale: size });
   return { ...causalCase(problem, dtype), factors: { out: size, dq: size, dk: size, dv: size } };
 }
 
-/** Scores so far apart that no rounding changes which is the largest: that key takes all. */
+/**
+ * Returns a case of scores so far apart that rounding cannot change which is the largest. That key has all the weight.
+ */
 function separatedScoresCase(dtype: DType, size: number, headDim = sizes.headDim): AttentionCase {
   const problem = makeProblem({ ...sizes, headDim, ...causalExtent, dtype, queryScale: size });
   const [gap, minGap] = [smallestTopScoreGap(problem), 1e-5 * size];
   check(gap > minGap, `expected the two largest scores of a query to differ by more than ${minGap}, received ${gap}`);
-  // What a score gets is 0 but for rounding, times a query.
+  // The gradient of a score is 0 except for rounding. dk is that gradient multiplied by a query.
   return { ...causalCase(problem, dtype), factors: { dk: size } };
 }
 
-/** Every score is `size` or minus that, exactly, whatever the order of sums: the larger ones share equally. */
+/**
+ * Returns a case in which every score is exactly ±`size`, in any order of sums. The larger scores have equal weights.
+ */
 function equalScoresCase(dtype: DType, size: number, sign: 1 | -1): AttentionCase {
   const problem = makeProblem({ ...sizes, ...causalExtent, dtype });
   const isFirstColumn = (i: number) => i % problem.headDim === 0;
   const getRow = (i: number) => Math.floor(i / problem.headDim);
   const q = problem.q.map((_, i) => (isFirstColumn(i) ? 4 * sign * size : 0));
   const k = problem.k.map((_, i) => (!isFirstColumn(i) ? 0 : sign < 0 || getRow(i) % 3 > 0 ? 1 : -1));
-  // In one piece. A state's lse is float32, and of 2³⁰ and more keeps nothing of how many keys there were.
+  // Keys are in one block, because a state's lse is float32: at 2³⁰ and above it cannot represent the number of keys.
   const keys = [[{ start: 0, length: problem.keys, step: 1 }]];
   const gradients = { dq: Infinity, dk: Infinity, dv: Infinity };
   return { ...causalCase({ ...problem, q, k }, dtype), keys, factors: gradients };
 }
 
-/** Keys that no query takes notice of, with a query before all others; dq is 0 · −Infinity. */
+/**
+ * Returns a case of keys whose scores are −Infinity, so that they have no weight. The first queries attend to no other
+ * keys. dq is 0 · −Infinity and is not compared.
+ */
 function maskedKeysCase(): AttentionCase {
   const problem = makeProblem({ ...sizes, ...causalExtent });
   const isUnseenKey = (i: number) => [0, 1, 2, 20, 21, 40].includes(Math.floor(i / problem.headDim) % problem.keys);

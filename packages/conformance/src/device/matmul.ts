@@ -20,7 +20,7 @@ interface MatmulCase {
   readonly dtype: DType;
 }
 
-/** Sizes around those of registers and blocks, and none. */
+/** Sizes around those of register tiles and blocks, and 0. */
 const sizes = [
   [1, 1, 1],
   [5, 7, 3],
@@ -33,7 +33,10 @@ const sizes = [
   [0, 5, 6],
 ] as const;
 
-/** matmul: sizes, transposes, broadcasting, accumulation; linear: bias, activation, gate, what these are applied to. */
+/**
+ * Returns cases of matmul (sizes, transposes, broadcasting, accumulation) and of linear (bias, activation, gate, saved
+ * pre-activation).
+ */
 export function matmulCases(make: MakeDevice): Case[] {
   return dtypes.flatMap((dtype) => [
     ...sizes.map(([m, n, k]) => ({
@@ -122,7 +125,7 @@ async function checkMatmul(device: Device, { m, n, k, dtype }: MatmulCase): Prom
   }
 }
 
-/** A different arrangement for the second operand, so that all pairs of transposes come up. */
+/** Returns a different storage order for the second operand, so that all pairs of transposes occur. */
 function nextStorageOrder(storageOrder: StorageOrder): StorageOrder {
   return storageOrders[(storageOrders.indexOf(storageOrder) + 1) % storageOrders.length]!;
 }
@@ -169,7 +172,7 @@ export interface MatmulSize {
   readonly k: number;
 }
 
-/** a [M,K] · b [K,N] in float64. */
+/** Computes a [M,K] · b [K,N] in float64. */
 export function matmulOracle(a: Float64Array, b: Float64Array, { m, n, k }: MatmulSize): Float64Array {
   const out = new Float64Array(m * n);
   for (let i = 0; i < m; i++) {

@@ -2,7 +2,7 @@ import type { Device } from "@mosaic/core";
 import { type Case, check, checkEqual, checkThrows } from "../check.ts";
 import { type MakeDevice, withDevice, tensorFrom, allocate } from "./tensors.ts";
 
-/** Memory, reading and writing. */
+/** Returns cases of memory allocation, reads and writes. */
 export function memoryCases(make: MakeDevice): Case[] {
   return [
     { name: "write copies the values before it returns", run: () => withDevice(make, checkWriteCopies) },
@@ -54,7 +54,7 @@ async function checkReadReturnsLatest(device: Device): Promise<void> {
   checkEqual(await laterRead, [7, 7, 7], "read after");
 }
 
-/** What was freed may be handed out at once, while work on the old tensor is still to run: order must keep them apart. */
+/** Freed memory may be reused at once, while kernels on the old tensor are pending. Stream order must separate them. */
 async function checkMemoryReuse(device: Device): Promise<void> {
   const size = 100_000;
   using total = tensorFrom(device, [0], { shape: [1] });

@@ -5,7 +5,7 @@ import { type MakeDevice, withDevice, tensorFrom } from "./tensors.ts";
 
 const minusInfinity = Number.NEGATIVE_INFINITY;
 
-/** merge: the algebra of states. */
+/** Returns cases of merge. */
 export function mergeCases(make: MakeDevice): Case[] {
   return [
     { name: "merge: two states over disjoint keys, either or both empty", run: () => withDevice(make, checkMerge) },
@@ -68,7 +68,7 @@ async function checkMergeInfinite(device: Device): Promise<void> {
   checkEqual(await out.read(), [1, 2, 1.5, 2], "out");
 }
 
-/** One row of zeros for all rows, and an lse for each head: strides of 0. */
+/** Merges a state with one row of zeros for all rows and one lse for each head, both expanded with strides of 0. */
 async function checkMergeBroadcast(device: Device): Promise<void> {
   const [heads, rows, width] = [2, 3, 5];
   const shape = [1, heads, rows, width];
@@ -86,7 +86,7 @@ async function checkMergeBroadcast(device: Device): Promise<void> {
   checkClose(await lse.read(), expectedLse, 90 * 4 * epsilon.float32, "lse");
   const expected = a.map((x, i) => {
     const row = Math.floor(i / width);
-    // A row that has seen nothing, and a state of nothing: left as it was, whatever lies there.
+    // If both states are empty, out keeps its value, whatever it is.
     if (expectedLse[row] === minusInfinity) return x;
     return lseA[row] === minusInfinity ? 0 : x * Math.exp(lseA[row]! - expectedLse[row]!);
   });

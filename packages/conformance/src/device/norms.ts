@@ -6,7 +6,7 @@ import { checkRounded, type MakeDevice, withDevice, tensorFrom, allocate } from 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 const EPSILON = 1e-3;
 
-/** layerNorm and rmsNorm, with and without parameters. */
+/** Returns cases of layerNorm and rmsNorm, with and without parameters. */
 export function normCases(make: MakeDevice): Case[] {
   return dtypes.flatMap((dtype) =>
     (["layerNorm", "rmsNorm"] as const).flatMap((kind) =>
@@ -58,7 +58,7 @@ async function checkNorm(device: Device, { kind, dtype, hasParameters }: NormCas
     checkRounded(await dBias.read(), expected.dBias, { roundings: 16, scale: 8, description: `${kind} dBias` });
 }
 
-/** Something for the gradients of parameters to be added to. */
+/** Creates a tensor of ones, to which a kernel adds the gradient of a parameter. */
 function gradientTensor(device: Device): Tensor {
   return tensorFrom(device, new Float64Array(WIDTH).fill(1), { shape: [WIDTH] });
 }

@@ -7,7 +7,7 @@ const uniform: RandomSpec = { kind: "uniform", low: -2, high: 3, seed: 5, stream
 const normal: RandomSpec = { kind: "normal", mean: 1, std: 2, seed: 5, stream: 9 };
 const SAMPLE_SIZE = 20_000;
 
-/** random: its distribution, and what it may depend on. */
+/** Returns cases of random: its distributions, and the inputs on which an element may depend. */
 export function rngCases(make: MakeDevice): Case[] {
   return [
     { name: "random: distributions", run: () => withDevice(make, checkDistributions) },
@@ -21,7 +21,10 @@ async function drawSample(device: Device, spec: RandomSpec, count: number = SAMP
   return await out.read();
 }
 
-/** Five standard deviations of the estimates: one false alarm in a million, and the numbers are the same every time. */
+/**
+ * Checks moments to five standard deviations of the estimates: one false alarm in a million. The random numbers are the
+ * same in every run.
+ */
 async function checkDistributions(device: Device): Promise<void> {
   const uniformSample = await drawSample(device, uniform);
   const outlier = uniformSample.find((x) => !(x >= -2 && x < 3));
@@ -39,7 +42,7 @@ function checkMoments(x: Float32Array, expected: { mean: number; std: number; ku
     check(Math.abs(moment - value) < tolerance, `expected ${name} ${value} ± ${tolerance}, received ${moment}`);
   checkMoment("mean", mean, [expected.mean, fiveSigma * std]);
   checkMoment("variance", computeMoment(2), [std ** 2, fiveSigma * std ** 2 * Math.sqrt(kurtosis - 1)]);
-  // The fourth moment's own deviation is √96 for normal numbers, and less for flat ones.
+  // The standard deviation of x⁴ is √96 for standard normal numbers, and less for uniform ones.
   checkMoment("kurtosis", computeMoment(4) / std ** 4, [kurtosis, fiveSigma * Math.sqrt(96)]);
 }
 

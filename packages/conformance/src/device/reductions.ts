@@ -5,7 +5,7 @@ import { checkRounded, storageOrders, type MakeDevice, withDevice, tensorFrom, a
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 
-/** reduce, rowDot and softmax. */
+/** Returns cases of reduce, rowDot and softmax. */
 export function reductionCases(make: MakeDevice): Case[] {
   return dtypes.flatMap((dtype) => [
     { name: `reduce, ${dtype}`, run: () => withDevice(make, (device) => checkReduce(device, dtype)) },
@@ -54,7 +54,7 @@ async function checkReduce(device: Device, dtype: DType): Promise<void> {
   }
 }
 
-/** Long enough that a device may split rows and columns among many threads; no split divides these lengths. */
+/** Checks lengths at which a device may split rows and columns among many threads, into unequal parts. */
 async function checkLongReduce(device: Device, dtype: DType): Promise<void> {
   const [rows, columns] = [260, 44];
   const values = normals(rows * columns, 2, dtype);
@@ -100,7 +100,7 @@ async function checkRowDot(device: Device, dtype: DType): Promise<void> {
 async function checkSoftmax(device: Device, dtype: DType): Promise<void> {
   const [rows, width] = [6, 19];
   const values = normals(rows * width, 4, dtype).map((x) => 8 * x);
-  values.fill(Number.NEGATIVE_INFINITY, 0, width); // nothing at all
+  values.fill(Number.NEGATIVE_INFINITY, 0, width); // a row in which every score is −Infinity
   values[width] = Number.NEGATIVE_INFINITY;
   const dOutValues = normals(rows * width, 5, dtype);
   const out = new Float64Array(rows * width);

@@ -7,7 +7,7 @@ const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 const [HEADS, ROWS, PAIRS] = [2, 5, 9];
 const shape = [HEADS, ROWS, 2 * PAIRS];
 
-/** rotary, in both layouts of pairs and both directions. */
+/** Returns cases of rotary, with both layouts of pairs and in both directions. */
 export function rotaryCases(make: MakeDevice): Case[] {
   return dtypes.map((dtype) => ({
     name: `rotary, ${dtype}`,

@@ -19,9 +19,12 @@ import { type Case, check, checkEqual, checkThrows } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
 import { type MakeDevice, withDevice, tensorFrom } from "./tensors.ts";
 
-// What the schema states of all kernels alike.
+// Checks of the properties that the schema states for every kernel.
 
-/** Each kernel reads and mutates what its row in the schema states; attention rejects what the device does not have. */
+/**
+ * Returns cases that check that each kernel reads and mutates the operands listed in the schema, and that attention
+ * rejects features that the device does not support.
+ */
 export function schemaCases(make: MakeDevice): Case[] {
   const kernels = Object.keys(kernelSchema) as KernelName[];
   return [
@@ -36,7 +39,7 @@ export function schemaCases(make: MakeDevice): Case[] {
   ];
 }
 
-/** Makes a float32 tensor of these values, or of some numbers. */
+/** Creates a float32 tensor of these values, or of normally distributed values. */
 type TensorFactory = (shape: Shape, values?: ArrayLike<number>) => Tensor;
 
 function createTensorFactory(device: Device): TensorFactory {
@@ -46,7 +49,7 @@ function createTensorFactory(device: Device): TensorFactory {
 
 const [ROWS, WIDTH, NUM_KEYS] = [3, 4, 5];
 
-/** A call of each kernel whose arguments hold numbers; every optional operand is there. */
+/** Arguments for one call of each kernel. All values are finite, and every optional operand is present. */
 const sampleArguments: { readonly [K in KernelName]: (x: TensorFactory) => KernelArguments<K> } = {
   attend: (x) => [createState(x), x([1, 2, ROWS, WIDTH]), createKvBlock(x), tile],
   attendBackward: (x) => {
@@ -133,10 +136,10 @@ const createKvBlock = (x: TensorFactory) => ({ k: x([1, 1, NUM_KEYS, WIDTH]), v:
 const createParameters = (x: TensorFactory) => ({ weight: x([WIDTH]), bias: x([WIDTH]), epsilon: 1e-5 });
 const createGradients = (x: TensorFactory) => ({ dx: x([ROWS, WIDTH]), dWeight: x([WIDTH]), dBias: x([WIDTH]) });
 
-/** The values of each operand before and after a call whose mutated operands held what `before` makes of them. */
+/** Values of one operand before and after a call. `before` includes the offset that was added to mutated operands. */
 interface OperandTrace {
   readonly operand: Operand;
-  /** By how much the call raised the version of the operand's memory. */
+  /** Increase of the version of the operand's storage by the call. */
   readonly versionIncrease: number;
   readonly before: Float32Array;
   readonly after: Float32Array;
@@ -219,7 +222,7 @@ async function checkFeatureRefused(device: Device, feature: KernelFeature): Prom
   checkEqual(await wideOut.read(), outBefore, "out after a rejected call");
 }
 
-/** What uses each feature; `valueHeadSize` is used through shapes. */
+/** Creates modifiers that use each feature. `valueHeadSize` is used through shapes instead. */
 const modifierFactoriesByFeature: Readonly<Record<KernelFeature, (x: TensorFactory) => Tile["modifiers"]>> = {
   softcap: () => ({ softcap: 30 }),
   slopes: (x) => ({ slopes: x([2]) }),

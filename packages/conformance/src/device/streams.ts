@@ -3,7 +3,9 @@ import { type Case, check, checkClose, checkEqual, checkThrows } from "../check.
 import { normals } from "../oracle/numbers.ts";
 import { type MakeDevice, withDevice, tensorFrom } from "./tensors.ts";
 
-/** Order within a stream and between streams, failure, the end of a device. `clockError`: see DeviceSuiteOptions. */
+/**
+ * Returns cases of order within and between streams, of failures and of disposal. `clockError`: see DeviceSuiteOptions.
+ */
 export function streamCases(make: MakeDevice, clockError: number): Case[] {
   const createStreamCase = (name: string, body: (device: Device) => Promise<void>): Case => ({
     name,
@@ -78,7 +80,7 @@ async function checkDisposeAfterEnqueue(device: Device): Promise<void> {
   const reads: Promise<Float32Array>[] = [];
   for (let i = 0; i < 100; i++) {
     using x = fullTensor(device, i, 1000);
-    reads.push(x.read()); // the next turn takes the memory
+    reads.push(x.read()); // the next iteration reuses the memory
   }
   for (const [i, values] of (await Promise.all(reads)).entries()) {
     checkEqual(values, new Float32Array(1000).fill(i), `read ${i}`);
@@ -92,7 +94,7 @@ async function checkFirstFailure(device: Device): Promise<void> {
   using out = device.empty([1, 1], "float32");
   const failurePattern = /gatherRows: .*received 7/;
   device.kernels.gatherRows(out, table, firstIndex);
-  // Enqueued behind the first, or refused with its failure if that has been noticed.
+  // The second call is enqueued, or throws the first failure if that has been detected already.
   try {
     device.kernels.gatherRows(out, table, secondIndex);
   } catch (error) {
@@ -138,7 +140,7 @@ async function checkFences(device: Device): Promise<void> {
   using x = tensorFrom(device, [1], { shape: [1] });
   const fence = device.stream.record();
   device.kernels.scalar("add", x, x, 1);
-  device.stream.wait(fence); // passed long ago
+  device.stream.wait(fence); // no effect: the fence is earlier in the same stream
   device.kernels.scalar("mul", x, x, 10);
   await device.stream.synchronize();
   checkEqual(await x.read(), [20], "work before and after a fence");
@@ -162,7 +164,7 @@ async function checkConcurrentReads(device: Device): Promise<void> {
   );
 }
 
-/** What a device records of its work. */
+/** Returns cases of the traces of a device. */
 export function traceCases(make: MakeDevice): Case[] {
   return [
     { name: "a trace lists the kernels with start and end times", run: () => withDevice(make, checkTrace) },
@@ -195,7 +197,7 @@ async function checkTraceOnRequest(device: Device): Promise<void> {
   device.kernels.unary("exp", x, x);
   device.kernels.scalar("mul", x, x, 2);
   const stopPromise = device.stopTrace();
-  device.kernels.fill(x, 1); // after the call, though before its answer
+  device.kernels.fill(x, 1); // after the call to stopTrace, but before its result
   const events = await stopPromise;
   check(
     eventNames(events) === "unary,scalar",

@@ -19,30 +19,36 @@ import { trainingCases } from "./training.ts";
 
 const tolerance = option.number({ above: 0 });
 export const attentionToleranceOptions = defineOptions("attentionTolerance", {
-  /** Of float32 inputs. */
+  /** Tolerance for float32 inputs. */
   float32: tolerance,
-  /** Of bfloat16 inputs. */
+  /** Tolerance for bfloat16 inputs. */
   bfloat16: tolerance,
-  /** Of float16 inputs. */
+  /** Tolerance for float16 inputs. */
   float16: tolerance,
 });
 
 export const deviceSuiteOptions = defineOptions("deviceSuite", {
-  /** How far attention may be from float64, relative to the largest value, by the dtype of its inputs. Default: what rounding explains. */
+  /**
+   * Tolerance of attention against float64, relative to the largest value, by dtype of the inputs. Default: allows for
+   * rounding.
+   */
   attentionTolerance: option.nested(attentionToleranceOptions, {
     optional: true,
     expected: "an object that maps each dtype to a number",
   }),
-  /** Nanoseconds by which the traces of two devices may be apart: those whose clock is not the host's. Default 0. */
+  /**
+   * Nanoseconds by which the traces of two devices may differ, for devices that do not use the host's clock. Default 0.
+   */
   clockError: option.number({ min: 0, default: 0 }),
 });
-/** What devices may differ in. */
+/** Options of `deviceSuite`, in which devices may differ. */
 export type DeviceSuiteOptions = OptionsOf<typeof deviceSuiteOptions>;
 
 /**
- * What every device must do: each kernel of core's `Kernels` against float64, on every dtype, on strided operands and
- * into memory that holds NaN; what the kernel schema states that they read and mutate; memory, reads, order within and between streams, failure, traces, and the end of a device.
- * `make` is called for each case, twice for some; the case closes what it makes.
+ * Returns test cases that every device must pass. They compare each kernel of core's `Kernels` with float64, for every
+ * dtype, with strided operands and with outputs in memory that holds NaN. They check which operands kernels read and
+ * mutate, as stated in the kernel schema. They also test memory, reads, order within and between streams, failures,
+ * traces and disposal. Each case calls `make` once or twice and closes the devices.
  *
  * @example
  * ```ts

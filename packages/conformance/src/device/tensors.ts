@@ -3,13 +3,13 @@ import { check } from "../check.ts";
 import { epsilon } from "../oracle/numbers.ts";
 
 /**
- * How a tensor lies in memory: densely; with its axes stored in reverse order; or as every other element of a larger
+ * Layout of a tensor in memory: dense; with its axes stored in reverse order; or as every other element of a larger
  * tensor, whose remaining elements are NaN.
  */
 export type StorageOrder = "dense" | "reversed" | "gapped";
 export const storageOrders: readonly StorageOrder[] = ["dense", "reversed", "gapped"];
 
-/** Uninitialised, but for NaN everywhere. */
+/** Allocates a tensor filled with NaN, for memory whose contents must not be used. */
 export function allocate(
   device: Device,
   shape: Shape,
@@ -37,7 +37,7 @@ export interface TensorOptions {
   readonly storageOrder?: StorageOrder;
 }
 
-/** A tensor of these values. */
+/** Creates a tensor with these values. */
 export function tensorFrom(
   device: Device,
   values: ArrayLike<number>,
@@ -58,16 +58,16 @@ function nanTensor(device: Device, shape: Shape, dtype: DType): Tensor {
   return tensor;
 }
 
-/** How far a result may be off: relative to itself, plus relative to `scale`, the size of what was added up. */
+/** Tolerance of a result: relative to the result, plus relative to `scale`, the magnitude of the summed terms. */
 export interface Tolerance {
   readonly dtype?: DType;
-  /** Roundings of float32 arithmetic that the kernel may be off by. */
+  /** Number of float32 rounding errors that the kernel may accumulate. */
   readonly roundings?: number;
-  /** The size of the terms; 0 where there is no cancellation. */
+  /** Magnitude of the terms. 0 if there is no cancellation. */
   readonly scale?: number;
 }
 
-/** Every element within some float32 roundings, and one of the dtype that it is stored in. */
+/** Checks that every element is within some float32 rounding errors and one rounding to its storage dtype. */
 export function checkRounded(
   actual: Float32Array,
   expected: Float64Array,
@@ -91,7 +91,10 @@ export function checkRounded(
   }
 }
 
-/** The spacing of numbers near zero: below the smallest normal number, rounding is absolute. float32 may flush to zero. */
+/**
+ * Spacing of numbers near zero. Below the smallest normal number, the rounding error is absolute. float32 may be
+ * flushed to zero.
+ */
 const smallestSpacing: Readonly<Record<DType, number>> = { float32: 2 ** -126, bfloat16: 2 ** -126, float16: 2 ** -24 };
 
 /** Makes a fresh device. */

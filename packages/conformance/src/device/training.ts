@@ -13,7 +13,7 @@ import {
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 
-/** What training adds: dropout, rows by index, cross-entropy, steps of optimizers. */
+/** Returns cases of the kernels of training: dropout, rows by index, cross-entropy and optimizer steps. */
 export function trainingCases(make: MakeDevice): Case[] {
   return [
     ...dtypes.flatMap((dtype) => [
@@ -34,7 +34,7 @@ export function trainingCases(make: MakeDevice): Case[] {
   ];
 }
 
-/** A part of the whole, wherever it lies, has the whole's zeros; what is kept is scaled; in place is legal. */
+/** Checks that a shard has the zeros of the whole tensor, that kept values are scaled, and that in-place calls work. */
 async function checkDropout(device: Device, dtype: DType): Promise<void> {
   const [rows, columns] = [6, 70];
   const dropoutSpec = { probability: 0.3, seed: 11, stream: 4 };
@@ -64,7 +64,7 @@ async function checkDropout(device: Device, dtype: DType): Promise<void> {
   }
 }
 
-/** gatherRows, and scatterAddRows into what is there already. */
+/** Checks gatherRows, and scatterAddRows onto existing values. */
 async function checkIndexedRows(device: Device, dtype: DType): Promise<void> {
   const [numRows, width] = [9, 37];
   const nextUniform = uniforms(3);

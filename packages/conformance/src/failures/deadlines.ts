@@ -3,7 +3,7 @@ import { type Case, check, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { checkMessage, expectError, openTestWorld, readOutcome } from "./test-world.ts";
 
-/** Collectives that take too long, and the errors of the other ranks then. */
+/** Returns cases of collectives that time out, and of the errors on the other ranks. */
 export function deadlineCases(makeWorld: MakeWorld): Case[] {
   return [
     { name: "a late rank: the error lists the position of each rank", run: () => checkLateRank(makeWorld) },
@@ -30,7 +30,7 @@ export function deadlineCases(makeWorld: MakeWorld): Case[] {
   ];
 }
 
-/** Rank 1 computes for long, and rank 2 has gone another way. */
+/** Rank 1 is late because its stream is blocked, and rank 2 does not call allReduce. */
 async function checkLateRank(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 4, timeout: 0.4 });
   const xs = testWorld.devices.map((device) => fromArray(device, [1], [1]));
@@ -49,7 +49,7 @@ async function checkLateRank(makeWorld: MakeWorld): Promise<void> {
   }
 }
 
-/** Groups along the axes of a mesh are collectives, too: they count. */
+/** Creating groups along the axes of a mesh counts as a collective. */
 async function checkTimeoutPositions(makeWorld: MakeWorld, mesh?: Coordinate): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3, timeout: 0.5, ...(mesh ? { mesh } : {}) });
   const xs = testWorld.devices.map((device) => fromArray(device, [1], [1]));
@@ -72,7 +72,10 @@ async function checkTimeoutPositions(makeWorld: MakeWorld, mesh?: Coordinate): P
   );
 }
 
-/** Numbers of operations differ between ranks; the collective is one. The late rank computes for longer than positions take. */
+/**
+ * Ranks have posted different numbers of operations, but call the same collective. The late rank computes for longer
+ * than the exchange of positions takes.
+ */
 async function checkLateAfterMessages(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   const xs = testWorld.devices.map((device, rank) => fromArray(device, [rank + 1], [1]));

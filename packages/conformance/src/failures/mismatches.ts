@@ -11,7 +11,7 @@ import {
   type TestWorld,
 } from "./test-world.ts";
 
-/** Ranks that call different things. `isNoticeLate`: see `lateNotice`. */
+/** Returns cases of ranks whose calls differ. `isNoticeLate`: see `lateNotice`. */
 export function mismatchCases(makeWorld: MakeWorld, isNoticeLate: boolean): Case[] {
   return [
     {
@@ -128,7 +128,7 @@ const mismatchedCalls: readonly MismatchCase[] = [
   },
 ];
 
-/** Two rows from `start` on to the next rank, or none. */
+/** Sends two rows from `start` on to the next rank, or none if `start` is undefined. */
 function groupCastToNextRank(group: ProcessGroup, x: Tensor, start: number | undefined): void {
   const { size } = group;
   const rows = start === undefined ? 0 : 2;
@@ -174,7 +174,7 @@ async function checkOneRankDiffers(
   }
 }
 
-/** Posts for all ranks while compute is held up: what is posted after a failure would throw already at the call. */
+/** Posts for all ranks while their streams are blocked, because a call after a failure would throw at once. */
 async function postAllThenRead(
   testWorld: TestWorld,
   tensors: readonly Tensor[],

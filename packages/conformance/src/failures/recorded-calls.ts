@@ -3,7 +3,7 @@ import { type Case, check, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { checkMessage, waitForError, expectError, openTestWorld, type ReadOutcome } from "./test-world.ts";
 
-/** Calls that ranks record in the history of a group, and that differ between them though no message does. */
+/** Returns cases of calls recorded in the history of a group that differ between ranks although all messages match. */
 export function recordedCallCases(makeWorld: MakeWorld): Case[] {
   return [
     {
@@ -54,7 +54,7 @@ export function recordedCallCases(makeWorld: MakeWorld): Case[] {
 
 const mismatchRemedy = "all ranks of a group must call the same collectives in the same order, with the same shapes";
 
-/** Both sides of calls #1 of the world, of which rank 1's is another. */
+/** Checks that an error names call #1 of both sides, which differs on rank 1. */
 function checkMismatchMessage(outcome: ReadOutcome | undefined, group = "world"): void {
   const message = expectError(outcome, CollectiveMismatchError);
   const mismatchedRankPattern = `rank 1 (is )?at call #1 \\(${group}\\): attention of causal`;
@@ -103,7 +103,7 @@ async function checkMismatchAtBarrier(makeWorld: MakeWorld): Promise<void> {
   for (const outcome of await Promise.all(outcomes)) checkMismatchMessage(outcome);
 }
 
-/** Ranks 0 and 1 differ in their part; the other part agrees, and fails with them because it meets them at barriers. */
+/** Calls differ in the subgroup of ranks 0 and 1 only. The other subgroup fails too, because barriers join the two. */
 async function checkMismatchAtWorldBarrier(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 4, mesh: { dp: 2, sp: 2 } });
   const outcomes = testWorld.contexts.map(({ mesh, world, rank }) => {
@@ -126,7 +126,7 @@ async function checkExtraCall(makeWorld: MakeWorld): Promise<void> {
   }
 }
 
-/** As under a causal mask: rank 0 sends, and needs nothing of rank 1. */
+/** Rank 0 sends to rank 1 and receives nothing from it, as with a causal mask. */
 async function checkMismatchWithoutMessage(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 2 });
   const outcomes = testWorld.groups.map((group) => {
@@ -143,7 +143,7 @@ async function checkMismatchWithoutMessage(makeWorld: MakeWorld): Promise<void> 
   for (const outcome of await Promise.all(outcomes)) checkMismatchMessage(outcome);
 }
 
-/** More than logs keep: the call that differed is not known any more, but that one did. */
+/** Records more calls than logs keep. The error cannot name the call that differed, but must report that one did. */
 async function checkEarlierMismatch(makeWorld: MakeWorld): Promise<void> {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 20 });
   for (const { world, rank } of contexts) {
@@ -175,14 +175,14 @@ async function checkSplitGroupAtClose(makeWorld: MakeWorld): Promise<void> {
   checkCloseFailures(await Promise.allSettled(contexts.map((context) => context.close())), "sp");
 }
 
-/** The rank that closes last has what the others called; those that closed before it have nothing to compare with. */
+/** Checks errors of close. The last rank to close compares its calls with the others', so earlier ranks may succeed. */
 function checkCloseFailures(closeResults: readonly PromiseSettledResult<void>[], group: string): void {
   const failedResults = closeResults.filter((each) => each.status === "rejected");
   check(failedResults.length > 0, "expected close to fail on at least one rank, received no failure");
   for (const { reason } of failedResults) checkMismatchMessage(reason as Error, group);
 }
 
-/** A program may end early on one rank, perhaps with an error of its own: that is no other call. */
+/** A program may end early on one rank, perhaps with an error. Missing calls at the end are not a mismatch. */
 async function checkCallCounts(makeWorld: MakeWorld): Promise<void> {
   for (const extraCallRank of [0, 1]) {
     const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 20 });
@@ -192,14 +192,14 @@ async function checkCallCounts(makeWorld: MakeWorld): Promise<void> {
   }
 }
 
-/** The failure was reported: closing must not bring up another one. */
+/** The failure was reported already, so that closing must not report another one. */
 async function checkCloseAfterFailure(makeWorld: MakeWorld): Promise<void> {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device, timeout: 0.3 });
   const [firstContext, secondContext] = contexts as [Context, Context];
   const x = fromArray(firstContext, [1], [1]);
   firstContext.world.allReduce(x).wait();
   await checkThrows(() => x.read(), "CollectiveTimeoutError", /rank 0 waits in allReduce #1/);
-  // Rank 1 has not noticed it yet, or throws the same.
+  // Rank 1 has not been notified of the failure yet, or throws the same error.
   try {
     recordCall(secondContext.world, true);
   } catch (error) {

@@ -3,7 +3,7 @@ import { type Case, check, checkEqual, checkThrows } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import { checkMessage, waitForError, expectError, openTestWorld, readOutcome } from "./test-world.ts";
 
-/** Ranks that leave while others still need them, and groups that are closed. `isNoticeLate`: see `lateNotice`. */
+/** Returns cases of ranks that exit while others need them, and of closed groups. `isNoticeLate`: see `lateNotice`. */
 export function shutdownCases(makeWorld: MakeWorld, isNoticeLate: boolean): Case[] {
   return [
     {
@@ -33,9 +33,9 @@ export function shutdownCases(makeWorld: MakeWorld, isNoticeLate: boolean): Case
 }
 
 interface ExitOptions {
-  /** What rank 1 needs of rank 0 once that has left. */
+  /** Creates the transfer between ranks 1 and 0 that rank 1 posts after rank 0 has exited. */
   readonly createNextTransfer: (tensor: Tensor) => Transfer;
-  /** Whether rank 1 may be notified of it only after it has gone on. */
+  /** Whether rank 1 may continue for a while before it is notified of the exit. */
   readonly isNoticeLate: boolean;
 }
 
@@ -107,7 +107,7 @@ async function checkCloseTimesOut(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 3 });
   const xs = [0, 1].map((rank) => fromArray(testWorld.devices[rank]!, [1], [1]));
   for (const [rank, x] of xs.entries()) testWorld.groups[rank]!.allReduce(x).wait();
-  // Rank 2 never joins them: closing rank 0 waits a while, then gives up.
+  // Rank 2 never joins the collective, so closing rank 0 waits for a while and then times out.
   await testWorld.groups[0]![Symbol.asyncDispose]();
   const [firstOutcome, secondOutcome] = await Promise.all(xs.map((x) => readOutcome(x)));
   const messages = [expectError(firstOutcome, ClosedError), expectError(secondOutcome, PeerLostError)];

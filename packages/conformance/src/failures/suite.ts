@@ -19,22 +19,23 @@ import { checkMakeWorld } from "../suite-options.ts";
 
 export const failureSuiteOptions = defineOptions("failureSuite", {
   /**
-   * Whether ranks may go on for a while after a mistake that their transport can carry out all the same, and fail after they have
-   * read: calls that differ, but move as many bytes; a message to a rank that has left. If not, the next read fails.
-   * Default false.
+   * Whether ranks may continue for a while after a mistake that their transport can execute anyway, and fail after they
+   * have read. Such mistakes are calls that differ but move the same number of bytes, and messages to a rank that has
+   * exited. If false, the next read must fail. Default false.
    */
   lateNotice: option.boolean({ default: false }),
 });
-/** What implementations may differ in. */
+/** Options of `failureSuite`, in which implementations may differ. */
 export type FailureSuiteOptions = OptionsOf<typeof failureSuiteOptions>;
 
 /**
- * What every implementation of collectives must do when something goes wrong among ranks of one process: calls that differ
- * are named on all ranks, with what both sides called, also if they differ only in calls that they record; a deadline that passes names each rank's position; a device that
- * fails is the cause that its peers are given; a rank that leaves takes along only who needs it; closing finishes what can be
- * finished. No rank ever waits for ever, and none reads what has not come. `processSuite` has what only processes can do.
+ * Returns test cases of failures among ranks of one process, which every implementation of collectives must pass.
+ * Mismatched calls are reported on all ranks with the calls of both sides, even if ranks differ only in recorded calls.
+ * A timeout error lists each rank's position. The peers of a failed device report its error as the cause. If a rank
+ * exits, only ranks that need it fail. Closing completes all collectives that can complete. No rank waits forever, and
+ * none reads values that have not arrived. `processSuite` has the cases that need processes.
  *
- * A case that ends a deadline or closes ranks in the middle of a collective takes seconds.
+ * A case that waits for a timeout or closes ranks in the middle of a collective takes seconds.
  *
  * @example
  * ```ts
@@ -59,7 +60,7 @@ export function failureSuite(makeWorld: MakeWorld, options?: FailureSuiteOptions
   ];
 }
 
-/** Devices that fail: their own rank gets their own error, the others get its cause. */
+/** Returns cases of device failures: the device's rank reports the device error, and other ranks report its cause. */
 function deviceFailureCases(makeWorld: MakeWorld): Case[] {
   return [
     {
@@ -102,7 +103,7 @@ async function checkDeviceFailsDuringCollective(makeWorld: MakeWorld): Promise<v
   checkFailureMessage(expectError(await pendingOutcome, PeerLostError), cause);
 }
 
-/** Rank 3 shares a group with ranks 1 and 2 only; rank 0 waits for rank 1, which fails with rank 3 and never comes. */
+/** Rank 3 shares groups with ranks 1 and 2 only. Rank 0 waits for rank 1, which fails because of rank 3. */
 async function checkDeviceFailureReachesOtherGroups(makeWorld: MakeWorld): Promise<void> {
   await using testWorld = await openTestWorld(makeWorld, { size: 4, mesh: { node: 2, gpu: 2 } });
   const xs = testWorld.devices.map((device) => fromArray(device, [1], [1]));
@@ -120,13 +121,13 @@ async function checkDeviceFailureReachesOtherGroups(makeWorld: MakeWorld): Promi
   check(seconds < 10, `expected the error of rank 3 in less than 10 s, received it after ${seconds} s`);
 }
 
-/** The error of rank 1. */
+/** Checks the error that reports the device failure of rank 1. */
 function checkFailureMessage(message: string, cause: string): void {
   const expected = `rank 1 failed before allReduce #1 (world): ${cause}`;
   check(message === expected, `expected "${expected}", received "${message}"`);
 }
 
-/** Fails a device as any device can be failed: by an index that names nothing. Gives the message. */
+/** Makes a device fail, by an index out of range, which fails on every device. Returns the error message. */
 async function failDevice(device: Device): Promise<string> {
   const table = fromArray(device, [1, 2, 3], [3, 1]);
   const index = fromArray(device, [3], [1]);

@@ -2,12 +2,12 @@ import type { Context, Coordinate, Device, ProcessGroup, Tensor } from "@mosaic/
 import { check } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 
-/** Ranks of one process, for things to go wrong on. */
+/** Ranks of one process, for tests of failures. */
 export interface TestWorld extends AsyncDisposable {
   readonly contexts: readonly Context[];
   readonly groups: readonly ProcessGroup[];
   readonly devices: readonly Device[];
-  /** Gives devices something to compute that lasts until the returned function is called. */
+  /** Blocks the streams of devices until the returned function is called. */
   blockDevices(devices: readonly Device[]): Promise<() => void>;
   /** Closes all ranks at once. */
   close(): Promise<void>;
@@ -20,7 +20,7 @@ export interface TestWorldOptions {
   readonly mesh?: Coordinate;
 }
 
-/** What becomes of a rank that reads: values, or its error. */
+/** Result of a read on one rank: the values or the error. */
 export type ReadOutcome = Float32Array | Error;
 
 export async function openTestWorld(
@@ -55,7 +55,7 @@ interface StreamGate {
   close(): Promise<void>;
 }
 
-/** Any stream can be held up by one that waits for a barrier which the other rank of a world of two joins later. */
+/** Blocks streams behind a stream that waits for a barrier. The other rank of that world of two joins it on release. */
 async function blockStreams(makeWorld: MakeWorld, devices: readonly Device[]): Promise<StreamGate> {
   const [blockedContext, releasingContext] = (await makeWorld(2, { timeout: 60, wrapDevice: identityDevice })) as [
     Context,
@@ -80,7 +80,7 @@ function identityDevice(device: Device): Device {
   return device;
 }
 
-/** Posts, then reads. The error may come at the call already. */
+/** Posts, then reads. Returns the values, or the error of the post or of the read. */
 export async function readOutcome(x: Tensor, post: () => void = () => {}): Promise<ReadOutcome> {
   try {
     post();
@@ -90,7 +90,7 @@ export async function readOutcome(x: Tensor, post: () => void = () => {}): Promi
   }
 }
 
-/** The error of a rank that goes on until the failure reaches it. */
+/** Posts, then calls `resume` until the rank fails. Returns the error. */
 export async function waitForError(group: ProcessGroup, post: () => void, resume: () => void = post): Promise<Error> {
   const deadline = performance.now() + 10_000;
   try {
@@ -105,7 +105,7 @@ export async function waitForError(group: ProcessGroup, post: () => void, resume
   throw new Error(`rank ${group.rank}: expected a failure within 10 s, received none`);
 }
 
-/** The message of an outcome that must be an error of this class. */
+/** Returns the message of an outcome, which must be an error of this class. */
 export function expectError(outcome: ReadOutcome | undefined, errorClass: new (...args: never[]) => Error): string {
   const received =
     outcome instanceof Error ? `${outcome.name}: ${outcome.message}` : `values ${outcome?.subarray(0, 6).join()}`;

@@ -2,31 +2,31 @@ import type { DType } from "@mosaic/core";
 import { check, magnitude } from "../check.ts";
 import { epsilon } from "../oracle/numbers.ts";
 
-/** One rank's part of a result, measured. */
+/** Measured errors of one rank's part of a result. */
 export interface ResultMeasurement {
   readonly measuredError: ErrorSum;
-  /** What one device's own kernel makes of the whole of the same data. */
+  /** Error of one device's own kernel on all of the same data. */
   readonly localError: ErrorSum;
-  /** Of the whole result. */
+  /** Magnitude of the complete result. */
   readonly expected: ValueMagnitude;
-  /** The dtype in which each rank stores its part of a sum before ranks add theirs; float32 if absent. */
+  /** Dtype in which each rank stores its partial sum before the sums of all ranks are added. float32 if absent. */
   readonly partialSumDtype?: DType;
-  /** The dtype to which kernels may round the weights of attention; float32 if absent. */
+  /** Dtype to which kernels may round the weights of attention. float32 if absent. */
   readonly weightDtype?: DType;
 }
 
-/** What one rank measured of one trial. Survives JSON: ranks may be processes. */
+/** Measurements of one trial on one rank. Serializable as JSON, because ranks may be processes. */
 export interface Measurement {
   readonly trial: string;
-  /** By the name of the result: out, dq, … */
+  /** Results by name: out, dq, … */
   readonly results: Readonly<Record<string, ResultMeasurement>>;
-  /** The largest |lse|; 0 where its rounding does not show in the results. */
+  /** The largest |lse|, or 0 if its rounding does not affect the results. */
   readonly lse: number;
-  /** A digest of what all ranks must have in common to the last bit. */
+  /** Digest of the values that must be bitwise identical on all ranks. */
   readonly commonDigest?: string;
 }
 
-/** All ranks together make at most twice the error of one device. */
+/** Checks that the error of all ranks together is at most twice the error of one device. */
 export function checkMeasurements(subject: string, rankMeasurements: readonly Measurement[]): void {
   const { trial, results, lse, commonDigest } = rankMeasurements[0]!;
   for (const [rank, otherMeasurement] of rankMeasurements.entries()) {
@@ -49,7 +49,7 @@ export function checkMeasurements(subject: string, rankMeasurements: readonly Me
   }
 }
 
-/** `checkMeasurements` of each trial; every rank ran all of them, in one order. */
+/** Calls `checkMeasurements` for each trial. Every rank must have run all trials, in the same order. */
 export function checkTrials(subject: string, measurementsByRank: readonly (readonly Measurement[])[]): void {
   const counts = measurementsByRank.map(({ length }) => length);
   check(new Set(counts).size === 1, `${subject}: expected the same number of trials on all ranks, received ${counts}`);
@@ -59,21 +59,24 @@ export function checkTrials(subject: string, measurementsByRank: readonly (reado
   }
 }
 
-/** The mean error of fewer numbers than this varies with the data by a tenth or more. */
+/** Below this number of values, the mean error varies with the data by a tenth or more. */
 const SMALL_SAMPLE_SIZE = 64;
 
 /**
- * At most twice the error of the device's own kernel on the same data: in the root of the mean square, and the largest.
+ * Checks that the error is at most twice that of the device's own kernel on the same data, both in the root mean square
+ * and in the largest error.
  *
- * A backend that folds keys in pieces must round float32 numbers once more than the kernel that sees all keys at once: `out` and
- * the sums of gradients by half a unit each, and `lse` by half a unit, which, being an exponent, is a relative error of
- * |lse| half units in everything. That is allowed on top: in full for the largest error, and over √3, the root of the mean
- * square of what rounding does, for the mean. `lse` is rounded once for each of p ranks, which adds up as √p. All this
- * matters where terms are so few that the kernel's own error is small by luck.
+ * A backend that folds keys in blocks must round float32 numbers once more than a kernel that processes all keys at
+ * once. `out` and the sums of gradients are rounded by half a unit each. `lse` is also rounded by half a unit; because
+ * it is an exponent, this causes a relative error of |lse| half units in all results. The limits allow for these
+ * errors: in full for the largest error, and divided by √3 for the root mean square, because that is the root mean
+ * square of a rounding error. `lse` is rounded once for each of p ranks, which adds up to a factor of √p. All this
+ * matters where there are so few terms that the kernel's own error is small by chance.
  *
- * Weights that are rounded to 16 bits are so relative to the maximum of a piece: over all keys the largest weight of a row is 1, without
- * an error; in pieces it may be off by half a unit, of which the result is a mean. That is allowed for the largest error, and for
- * the mean of a few numbers, such as the gradient of a sink for each head: it is as much chance as the largest.
+ * Weights that are rounded to 16 bits are relative to the maximum of a block. Over all keys, the largest weight of a
+ * row is 1, without an error. In a block it may be off by half a unit, and the result is a mean of such weights. The
+ * limits allow for this in the largest error, and in the root mean square of a few numbers, such as the gradient of a
+ * sink for each head, which depends on chance as much as the largest error does.
  */
 function checkErrorLimits(measurement: ResultMeasurement, lse: number, description: string): void {
   const {
@@ -102,22 +105,22 @@ function checkErrorLimits(measurement: ResultMeasurement, lse: number, descripti
   }
 }
 
-// Everything here survives JSON, so that ranks may be processes.
+// All types here are serializable as JSON, because ranks may be processes.
 
-/** How far numbers are from what they should be; sums, so that ranks can be taken together. */
+/** Errors of values, as sums, so that the errors of several ranks can be merged. */
 export interface ErrorSum {
   readonly count: number;
   readonly sumOfSquares: number;
   readonly maxError: number;
 }
 
-/** How large numbers are. */
+/** Magnitude of values: the root mean square and the largest absolute value. */
 export interface ValueMagnitude {
   readonly mean: number;
   readonly maxMagnitude: number;
 }
 
-/** NaN, and an infinity that should not be there or is missing, count as the largest number there is. */
+/** Returns the errors of `actual`. A NaN, or an unexpected or missing infinity, counts as the largest finite number. */
 export function computeErrorSum(actual: ArrayLike<number>, expected: ArrayLike<number>): ErrorSum {
   check(
     actual.length === expected.length,
@@ -134,7 +137,7 @@ export function computeErrorSum(actual: ArrayLike<number>, expected: ArrayLike<n
   return { count: actual.length, sumOfSquares, maxError };
 }
 
-/** The errors of several ranks as one. */
+/** Merges the errors of several ranks. */
 export function mergeErrorSums(sums: readonly ErrorSum[]): ErrorSum {
   return {
     count: sums.reduce((total, { count }) => total + count, 0),
@@ -143,12 +146,11 @@ export function mergeErrorSums(sums: readonly ErrorSum[]): ErrorSum {
   };
 }
 
-/** Root mean square. */
 function rootMeanSquare({ count, sumOfSquares }: Pick<ErrorSum, "count" | "sumOfSquares">): number {
   return count === 0 ? 0 : Math.sqrt(sumOfSquares / count);
 }
 
-/** Of the finite numbers. */
+/** Returns the magnitude of the finite values. */
 export function measureMagnitude(values: Float64Array): ValueMagnitude {
   let [count, sumOfSquares] = [0, 0];
   for (const x of values) {

@@ -18,19 +18,22 @@ import { type Arrangement, arrangementOption, makeWorldOption } from "../suite-o
 export const leakOptions = defineOptions("leakCase", {
   /** Opens the worlds. */
   makeWorld: makeWorldOption,
-  /** An Arrangement: of what to train. */
+  /** The Arrangement to train. */
   arrangement: arrangementOption,
-  /** Forward and backward steps, of which the first fifth may still fill caches. Default 10000. */
+  /** Number of forward and backward steps. The first fifth is warm-up and may fill caches. Default 10000. */
   steps: option.integer({ min: 1, default: 10_000 }),
 });
-/** What is trained, and for how long. */
+/** Options of `leakCase`. */
 export type LeakOptions = OptionsOf<typeof leakOptions>;
 
-/** Bytes by which what is resident may wander: the heap of JavaScript and the allocator of C breathe, even at their least. */
+/**
+ * Bytes by which resident memory may vary. The sizes of the JavaScript heap and the C allocator fluctuate, and so do
+ * their minima.
+ */
 const MAX_RESIDENT_GROWTH_BYTES = 24 << 20;
 const NUM_SAMPLES = 10;
 
-/** Thousands of forward and backward steps, after which no device holds a byte more than after the first few. */
+/** Returns a case of many forward and backward steps, after which no device holds more memory than after the first. */
 export function leakCase(options: LeakOptions): Case {
   const { makeWorld, arrangement, steps } = leakOptions.parse(options);
   const { mesh, backend } = arrangement;
@@ -49,7 +52,7 @@ export function leakCase(options: LeakOptions): Case {
   };
 }
 
-/** The least that is held at any of several moments of a training: what grows for good raises that, too. */
+/** Returns the minimum memory usage over several samples of a training. A leak raises the minimum, too. */
 async function measureMinMemory(ctx: Context, arrangement: Arrangement, steps: number): Promise<MemoryUsage> {
   let minUsage: MemoryUsage | undefined;
   for (let sample = 0; sample < NUM_SAMPLES; sample++) {
@@ -106,7 +109,7 @@ async function runTrainingSteps(ctx: Context, { backend }: Arrangement, steps: n
     attention.zeroGrad();
     x.grad?.dispose();
     x.grad = null;
-    // The host runs ahead of the device; what it enqueues must not pile up.
+    // The host runs ahead of the device. Synchronizing limits the number of enqueued kernels.
     if (step % 16 === 15) await ctx.device.stream.synchronize();
   }
   await ctx.device.stream.synchronize();

@@ -25,16 +25,16 @@ import type { Arrangement } from "../suite-options.ts";
 const gradientNames = ["qkv_proj.weight", "qkv_proj.bias", "out_proj.weight", "out_proj.bias"] as const;
 type GradientName = (typeof gradientNames)[number];
 
-/** What is right, and how far from it one device is that has all sequences to itself. */
+/** References of all sequences, and the errors of one device that computes all sequences. */
 export interface SingleDeviceResult {
-  /** By sequence. */
+  /** One reference for each sequence. */
   readonly references: readonly ModuleReference[];
-  /** Their mean. */
+  /** Mean gradients of the references. */
   readonly gradients: ModuleParameters;
   readonly local: Readonly<Record<GradientName | "out" | "dx", ErrorSum>>;
 }
 
-/** A trial on worlds of one rank, one for each sequence: the weights that a context draws are numbered. */
+/** Runs a trial on worlds of one rank, one for each sequence, because each fresh context draws the same weights. */
 export async function runOnOneDevice(
   makeWorld: MakeWorld,
   trial: ModuleTrial,
@@ -66,7 +66,7 @@ export async function runOnOneDevice(
   };
 }
 
-/** One rank's part of a trial, measured. Every rank of the mesh must call it; ranks may be processes. */
+/** Runs and measures one rank's part of a trial. Every rank of the mesh must call it. Ranks may be processes. */
 export async function measureModule(
   ctx: Context,
   {

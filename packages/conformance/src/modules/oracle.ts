@@ -38,7 +38,7 @@ export interface ModuleReference {
   readonly lse: number;
 }
 
-/** Multi-head attention between two linear layers, forward and backward, in float64. */
+/** Computes multi-head attention between two linear layers, forward and backward, in float64. */
 export function moduleOracle({ sizes, maskMod, parameters, x, dOut }: ModuleProblem): ModuleReference {
   const { batch, length, embed, numHeads, numKvHeads, headDim } = sizes;
   const rows = batch * length;
@@ -131,14 +131,14 @@ function transpose(x: Float64Array, rows: number, columns: number): Float64Array
   return Float64Array.from({ length: x.length }, (_, i) => x[(i % rows) * columns + Math.floor(i / rows)]!);
 }
 
-/** Some of the heads that lie side by side in a row. */
+/** Range of the adjacent heads in a row. */
 interface HeadRange {
   readonly first: number;
   readonly count: number;
   readonly headCount: number;
 }
 
-/** [B,S,heads·D] → [B,count,S,D]. */
+/** Copies a range of heads from [B,S,heads·D] to [B,count,S,D]. */
 function splitHeads(rows: Float64Array, sizes: ModuleSizes, range: HeadRange): Float64Array {
   const out = new Float64Array(sizes.batch * range.count * sizes.length * sizes.headDim);
   forEachHead(sizes, range, (rowOffset, headOffset) =>
@@ -147,7 +147,7 @@ function splitHeads(rows: Float64Array, sizes: ModuleSizes, range: HeadRange): F
   return out;
 }
 
-/** The inverse: puts [B,count,S,D] into its place in rows. */
+/** Copies [B,count,S,D] to a range of heads in rows: the inverse of `splitHeads`. */
 function mergeHeads(
   rows: Float64Array,
   heads: Float64Array,

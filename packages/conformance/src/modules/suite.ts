@@ -11,16 +11,17 @@ import { type Arrangement, arrangementsOption, makeWorldOption } from "../suite-
 export const moduleSuiteOptions = defineOptions("moduleSuite", {
   /** Opens the worlds. */
   makeWorld: makeWorldOption,
-  /** What to try: axes of the mesh beside those of the sequence must be "dp". */
+  /** Arrangements to test. Mesh axes other than those of the sequence must be named "dp". */
   arrangements: arrangementsOption,
 });
-/** What modules are tried on. */
+/** Options of `moduleSuite`. */
 export type ModuleSuiteOptions = OptionsOf<typeof moduleSuiteOptions>;
 
 /**
- * MultiAxisAttention over a backend equals MultiAxisAttention on one device: forward, dx and every parameter's gradient
- * are as exact as there, measured by attention between two linear layers in float64; and all ranks hold the same
- * gradients to the last bit. With a "dp" axis every row of ranks has sequences of its own, and gradients are their mean.
+ * Returns test cases that compare MultiAxisAttention over a backend with MultiAxisAttention on one device. The forward,
+ * dx and every parameter's gradient must be as accurate as on one device, measured against attention between two linear
+ * layers in float64. Gradients must be bitwise identical on all ranks. With a "dp" axis, each "dp" coordinate has its
+ * own sequences, and gradients are their mean.
  *
  * @example
  * ```ts

@@ -26,7 +26,7 @@ export interface ModuleTrial {
   readonly useCheckpoint: boolean;
 }
 
-/** What a rank has after one step: its shard of out and dx, and every parameter's value and reduced gradient. */
+/** Results of one step on one rank: its shard of out and dx, and every parameter's value and reduced gradient. */
 export interface ModuleResult {
   readonly out: Float32Array;
   readonly dx: Float32Array;
@@ -34,12 +34,12 @@ export interface ModuleResult {
   readonly gradients: ModuleParameters;
 }
 
-/** x, or dOut, of all sequences, one after another. */
+/** Returns x or dOut of all sequences, concatenated. */
 export function makeInput({ sizes, dtype }: ModuleTrial, sequences: number, seed: number): Float64Array {
   return normals(sequences * sizes.batch * sizes.length * sizes.embed, seed, dtype);
 }
 
-/** One training step's forward and backward on this rank; every rank must call it. */
+/** Runs the forward and backward of one training step on this rank. Every rank must call it. */
 export async function runStep(
   ctx: Context,
   trial: ModuleTrial,
@@ -90,19 +90,19 @@ export async function runStep(
   };
 }
 
-/** Which sequence a rank works on, of how many. */
+/** Index of the sequence that a rank works on, and the number of sequences. */
 export interface SequenceAssignment {
   readonly arrangement: Arrangement;
   readonly sequence: number;
   readonly sequences: number;
 }
 
-/** Positions of this rank's rows. */
+/** Returns the positions of this rank's rows. */
 export function rankPositions(ctx: Context, { sizes, placement }: ModuleTrial, { mesh, axes }: Arrangement): number[] {
   return listPositions(layoutOf({ mesh, axes, placement, length: sizes.length }).spans(ctx.mesh.coordinate));
 }
 
-/** A few of each: masks, placements, grouped heads, unequal shards, dtypes. */
+/** Returns trials of several masks, placements and dtypes, with grouped heads and unequal shards. */
 export function moduleTrials(): ModuleTrial[] {
   const [contiguous, zigzag, striped, ragged] = placements();
   const sizes = { batch: 2, length: 37, embed: 24, numHeads: 4, numKvHeads: 4, headDim: 6 };

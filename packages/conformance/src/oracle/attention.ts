@@ -2,7 +2,9 @@ import { type Slice, type SliceType, hasDiagonalStart, hasDiagonalEnd } from "@m
 import { integer, uniforms } from "./numbers.ts";
 import { modifyScore, type OracleModifiers, createWeightFactorFunction } from "./score-modifiers.ts";
 
-/** Whether the query at one global position sees the key at another, in a sample of the batch if these differ. */
+/**
+ * Whether a query attends to a key, by global positions, and by sample of the batch if masks differ between samples.
+ */
 export type MaskMod = (query: number, key: number, sample?: number) => boolean;
 
 /** Attention over whole sequences, dense and row-major: q [B,H,Sq,D], k [B,Hkv,Sk,D] and v [B,Hkv,Sk,Dv]. */
@@ -13,11 +15,11 @@ export interface AttentionProblem {
   readonly queries: number;
   readonly keys: number;
   readonly headDim: number;
-  /** Dv; that of the keys if absent. */
+  /** Dv. Default: the head size of the keys. */
   readonly valueHeadDim?: number;
   readonly scale: number;
   readonly maskMod: MaskMod;
-  /** None if absent. */
+  /** Modifiers of the scores and weights. None if absent. */
   readonly modifiers?: OracleModifiers;
   readonly q: Float64Array;
   readonly k: Float64Array;
@@ -25,9 +27,9 @@ export interface AttentionProblem {
 }
 
 export interface OracleForward {
-  /** [B,H,Sq,Dv]; 0 in rows that see nothing, or nothing but scores of −Infinity. */
+  /** [B,H,Sq,Dv]. 0 in rows without visible keys, and in rows in which every score is −Infinity. */
   readonly out: Float64Array;
-  /** [B,H,Sq], natural logarithm, sinks included; −Infinity where there is neither a sink nor a key. */
+  /** [B,H,Sq], natural logarithm, sinks included. −Infinity in rows with neither a sink nor a visible key. */
   readonly lse: Float64Array;
 }
 
@@ -35,14 +37,17 @@ export interface OracleBackward {
   readonly dq: Float64Array;
   readonly dk: Float64Array;
   readonly dv: Float64Array;
-  /** [H] if there are sinks, else empty. */
+  /** Gradients of the sinks: [H] if there are sinks, else empty. */
   readonly dSinks: Float64Array;
-  /** Σ over rows of the absolute values that dSinks adds up, [H]: what the rounding of terms that cancel is relative to. */
+  /**
+   * Sums over rows of the absolute values of the terms of dSinks, [H]. The rounding error of terms that cancel is
+   * relative to this sum.
+   */
   readonly dSinkMagnitudeSums: Float64Array;
 }
 
 /**
- * Softmax attention by its definition, in float64.
+ * Computes softmax attention by its definition, in float64.
  *
  * @example
  * ```ts
@@ -67,7 +72,10 @@ export function attentionOracle(problem: AttentionProblem): OracleForward {
   return { out, lse };
 }
 
-/** Its gradients, given dOut [B,H,Sq,Dv]: dS = P ∘ (dOut·vᵀ − rowsum(P ∘ dOut·vᵀ)), times what modifiers derive. */
+/**
+ * Computes the gradients of `attentionOracle`, given dOut [B,H,Sq,Dv]: dS = P ∘ (dOut·vᵀ − rowsum(P ∘ dOut·vᵀ)),
+ * multiplied by the derivatives of the modifiers.
+ */
 export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64Array): OracleBackward {
   const { q, k, v, headDim, valueHeadDim = headDim, scale, keys, modifiers } = problem;
   const dq = new Float64Array(q.length);
@@ -102,20 +110,20 @@ export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64
 }
 
 interface ScoreRow {
-  /** Number of the row in [B,H,Sq], and its head. */
+  /** Index of the row in [B,H,Sq], and its head. */
   readonly row: number;
   readonly head: number;
-  /** Number of the first row of its keys in [B,Hkv,Sk]. */
+  /** Index of the first row of its keys in [B,Hkv,Sk]. */
   readonly firstKeyRow: number;
-  /** The visible keys; the first of the arrays belong to these. */
+  /** Positions of the visible keys. Element i of each array below belongs to the i-th of these keys. */
   readonly visibleKeys: readonly number[];
   /** Scores, scaled and modified. */
   readonly scores: Float64Array;
-  /** Of these, by the scaled scores. */
+  /** Derivatives of `scores` with respect to the scaled scores before modifiers. */
   readonly derivatives: Float64Array;
-  /** What weights count after dropout. */
+  /** Factors by which dropout multiplies the weights. */
   readonly factors: Float64Array;
-  /** −Infinity: none. */
+  /** Logit of the sink. −Infinity if there is none. */
   readonly sink: number;
 }
 
@@ -151,7 +159,10 @@ function forEachRow(problem: AttentionProblem, visit: (row: ScoreRow) => void): 
   }
 }
 
-/** Weights of scores beside a sink; returns their lse. 0 and −Infinity if there is nothing, or nothing but −Infinity. */
+/**
+ * Computes the softmax weights of scores and a sink, and returns the lse. If there is no score or sink above −Infinity,
+ * weights are 0 and the lse is −Infinity.
+ */
 function softmaxInto(weights: Float64Array, scores: Float64Array, sink: number): number {
   const max = scores.reduce((largestScore, score) => Math.max(largestScore, score), sink);
   weights.fill(0, 0, scores.length);
@@ -183,7 +194,9 @@ function addScaled(out: MatrixRow, factor: number, addend: MatrixRow, width: num
   for (let i = 0; i < width; i++) out.x[outOffset + i] = out.x[outOffset + i]! + factor * addend.x[addendOffset + i]!;
 }
 
-/** The definition of a slice, pair by pair: the only one in this package, independent of core's code. */
+/**
+ * Returns whether a slice contains a pair. The only definition of slices in this package, independent of core's code.
+ */
 export function isPairVisible(slice: Slice, query: number, key: number): boolean {
   if (query < slice.q0 || query >= slice.q1) return false;
   const firstKey = slice.k0 + (hasDiagonalStart(slice.type) ? query - slice.q0 : 0);
@@ -191,14 +204,17 @@ export function isPairVisible(slice: Slice, query: number, key: number): boolean
   return key >= firstKey && key < endKey;
 }
 
-/** What a list of slices lets through. */
+/** Returns the mask function of a list of slices. */
 export function slicesToMaskMod(slices: readonly Slice[]): MaskMod {
   return (query, key) => slices.some((slice) => isPairVisible(slice, query, key));
 }
 
 const sliceTypes: readonly SliceType[] = ["full", "causal", "inverseCausal", "bidirectionalCausal"];
 
-/** A random list of disjoint slices, of all four types and some of them empty: bands of rows, each with up to two slices. */
+/**
+ * Returns a random list of disjoint slices of all four types, some of them empty: bands of rows, each with up to two
+ * slices.
+ */
 export function randomSlices(queries: number, keys: number, seed: number): Slice[] {
   const nextUniform = uniforms(seed);
   const slices: Slice[] = [];
@@ -214,7 +230,10 @@ export function randomSlices(queries: number, keys: number, seed: number): Slice
   return slices;
 }
 
-/** The least distance between the two largest scores of a row, over all rows; Infinity if none sees two keys. */
+/**
+ * Returns the smallest difference between the two largest scores of a row, over all rows, or Infinity if no row has two
+ * visible keys.
+ */
 export function smallestTopScoreGap(problem: AttentionProblem): number {
   let smallestScoreGap = Number.POSITIVE_INFINITY;
   forEachRow(problem, ({ scores, visibleKeys }) => {

@@ -1,11 +1,11 @@
 import type { DType } from "@mosaic/core";
 
-// Numbers as a device stores them, made by other means than the device's.
+// Numbers as a device stores them, computed independently of the device's code.
 
 const floatView = new Float32Array(1);
 const bitsView = new Uint32Array(floatView.buffer);
 
-/** The nearest value that the dtype can store, ties to even. */
+/** Returns the nearest value that the dtype can store, ties to even. */
 export function roundTo(value: number, dtype: DType): number {
   if (dtype === "float32") return Math.fround(value);
   if (dtype === "bfloat16") return roundToBfloat16(Math.fround(value));
@@ -24,7 +24,7 @@ function roundToBfloat16(value: number): number {
   return floatView[0];
 }
 
-/** 11 significant bits down to 2^-14, a spacing of 2^-24 below. */
+/** Rounds to 11 significant bits down to 2^-14, and to a spacing of 2^-24 below. */
 function roundToFloat16(value: number): number {
   if (!Number.isFinite(value) || value === 0) return value;
   const exponent = Math.max(-14, Math.floor(Math.log2(Math.abs(value))));
@@ -43,7 +43,7 @@ function roundHalfEven(value: number): number {
 /** Half the distance between neighbouring numbers near 1: the relative error of one rounding. */
 export const epsilon: Readonly<Record<DType, number>> = { float32: 2 ** -24, bfloat16: 2 ** -8, float16: 2 ** -11 };
 
-/** Uniform in [0, 1), the same for the same seed (mulberry32). */
+/** Returns a generator of uniform numbers in [0, 1), the same for the same seed (mulberry32). */
 export function uniforms(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
@@ -54,7 +54,7 @@ export function uniforms(seed: number): () => number {
   };
 }
 
-/** `length` standard normal numbers (Box and Muller), rounded to a dtype, the same for the same seed. */
+/** Returns `length` standard normal numbers (Box and Muller), rounded to a dtype, the same for the same seed. */
 export function normals(length: number, seed: number, dtype: DType = "float32"): Float64Array {
   const nextUniform = uniforms(seed);
   return Float64Array.from({ length }, () =>
@@ -62,7 +62,7 @@ export function normals(length: number, seed: number, dtype: DType = "float32"):
   );
 }
 
-/** An integer in [0, below). */
+/** Returns a random integer in [0, limit). */
 export function integer(nextUniform: () => number, limit: number): number {
   return Math.floor(nextUniform() * limit);
 }

@@ -1,15 +1,15 @@
 import type { AttentionDropout, HeadOrigin } from "@mosaic/core";
 
-/** What attention computes beyond plain attention, by its definition. */
+/** Modifiers of plain attention, by their definitions. */
 export interface OracleModifiers {
   /** s ← softcap · tanh(s / softcap), after the scale. */
   readonly softcap?: number;
-  /** Of each query head: s ← s − slope · |query − key|. */
+  /** Slope of each query head: s ← s − slope · |query − key|. */
   readonly slopes?: readonly number[];
   readonly dropout?: AttentionDropout;
-  /** Of each query head: a logit that the softmax counts beside the scores. */
+  /** Logit of each query head that the softmax includes in addition to the scores. */
   readonly sinks?: readonly number[];
-  /** Numbers of the first sample and of the first query head, by which slopes and dropout go. Default: 0. */
+  /** Indices of the first sample and of the first query head, on which slopes and dropout depend. Default: 0. */
   readonly origin?: HeadOrigin;
 }
 
@@ -21,7 +21,7 @@ export interface Pair {
   readonly key: number;
 }
 
-/** A score, modified, and its derivative by the score before. */
+/** Returns the modified score, and its derivative with respect to the unmodified score. */
 export function modifyScore(
   { softcap, slopes, origin }: OracleModifiers,
   score: number,
@@ -33,14 +33,14 @@ export function modifyScore(
   return { score: cappedScore - penalty, derivative: 1 - t * t };
 }
 
-/** What weights count after dropout, pair by pair: 0 or 1 / (1 − probability). Without dropout 1. */
+/** Returns a function that computes a pair's dropout factor: 0 or 1 / (1 − probability), or 1 without dropout. */
 export function createWeightFactorFunction({
   dropout,
   origin = { batch: 0, head: 0 },
 }: OracleModifiers): (pair: Pair) => number {
   if (!dropout) return () => 1;
   const { seed, stream, batchOffset } = dropout;
-  // As kernels get it.
+  // Rounded to float32, as for kernels.
   const probability = Math.fround(dropout.probability);
   const dropLimit = probability * 2 ** 24;
   const splitWords = (x: number): [number, number] => [x >>> 0, Math.floor(x / 2 ** 32)];
@@ -53,7 +53,7 @@ export function createWeightFactorFunction({
 }
 
 /**
- * Philox4x32-10 (Salmon et al. 2011): four words of a counter and a key, all unsigned 32-bit integers.
+ * Computes Philox4x32-10 (Salmon et al. 2011) of a four-word counter and a key. All words are unsigned 32-bit integers.
  *
  * @example
  * ```ts
@@ -73,7 +73,7 @@ export function philox(counter: readonly number[], key: readonly number[]): numb
   return [c0, c1, c2, c3];
 }
 
-/** The upper word of a product of two words. */
+/** Returns the upper word of the product of two words. */
 function multiplyHigh(a: number, b: number): number {
   const [aLow, aHigh, bLow, bHigh] = [a & 0xffff, a >>> 16, b & 0xffff, b >>> 16];
   const firstPartialSum = aHigh * bLow + Math.floor((aLow * bLow) / 65536);

@@ -20,22 +20,23 @@ import {
 } from "@mosaic/core";
 import { integer, uniforms } from "../oracle/numbers.ts";
 
-/** When a collective runs between its post and its wait, which the rules leave open. */
+/** When a collective runs between its post and its wait. The contract does not specify it. */
 export type CompletionTime = "soon" | "late";
 
 export interface Perturbation {
   /**
-   * "late": nothing moves before `wait()` is called, so that a backend that omits it, or meanwhile changes what is being sent,
-   * gets wrong numbers every time and not only now and then. "soon": the collective runs as its engine pleases.
+   * "late": nothing is transferred before `wait()` is called, so that a backend that omits the call, or modifies
+   * tensors that are being sent, computes wrong values every time instead of sometimes. "soon": the collective is
+   * posted to its engine at once.
    */
   readonly completion: CompletionTime;
-  /** The order of a batch's transfers is drawn anew, but for those between the same two ranks. */
+  /** Seed of the random order of a batch's transfers. Transfers between the same two ranks keep their order. */
   readonly seed: number;
 }
 
 /**
- * The same group, made as unfriendly as the rules allow: what is received into is filled with NaN first, the order
- * within batches is random, and collectives may run as late as they can.
+ * Wraps a group to be as adverse as the contract permits: receive buffers are filled with NaN first, the order within
+ * batches is random, and collectives may run as late as possible.
  */
 export class PerturbedGroup implements ProcessGroup {
   readonly #group: ProcessGroup;
@@ -51,7 +52,7 @@ export class PerturbedGroup implements ProcessGroup {
     this.#nextUniform = uniforms(perturbation.seed + group.rank);
   }
 
-  /** Collectives posted and not yet waited for. */
+  /** Number of collectives that were posted and not yet waited for. */
   get numInFlight(): number {
     return this.#numInFlight;
   }
@@ -155,7 +156,7 @@ export class PerturbedGroup implements ProcessGroup {
   }
 }
 
-/** Any order that keeps messages between the same two ranks as they were. */
+/** Returns the transfers in a random order that keeps the order of messages between the same two ranks. */
 function shuffleTransfers(transfers: readonly Transfer[], nextUniform: () => number): Transfer[] {
   const transfersByPeer = new Map<string, Transfer[]>();
   for (const transfer of transfers) {
@@ -172,14 +173,14 @@ function shuffleTransfers(transfers: readonly Transfer[], nextUniform: () => num
   return shuffledTransfers;
 }
 
-/** A context whose groups are perturbed, and a count of what they have under way. */
+/** A context whose groups are perturbed, with the number of their collectives in flight. */
 export interface PerturbedContext extends Context {
   numInFlight(): number;
 }
 
 /**
- * The same context, as unfriendly as the rules of collectives allow. It numbers random tensors anew, from 0, so that
- * modules made on it have the weights that they have on a fresh context.
+ * Wraps a context to be as adverse as the contract of collectives permits. It numbers random tensors from 0 again, so
+ * that modules created on it have the same weights as on a fresh context.
  */
 export function perturbContext(ctx: Context, perturbation: Perturbation): PerturbedContext {
   const groups = new Map<ProcessGroup, PerturbedGroup>();
@@ -219,8 +220,8 @@ export function perturbContext(ctx: Context, perturbation: Perturbation): Pertur
 }
 
 /**
- * The same device, but all memory that it hands out holds NaN, memory used before just as fresh memory. A kernel that
- * reads what was not written, or adds to what was not cleared, gets NaN.
+ * Wraps a device so that all memory that it allocates holds NaN, whether fresh or reused. A kernel that reads memory
+ * that was not written, or adds to memory that was not cleared, computes NaN.
  *
  * @example
  * ```ts

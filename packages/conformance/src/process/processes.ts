@@ -4,27 +4,27 @@ import { once } from "node:events";
 import { createInterface } from "node:readline";
 import type { Case } from "../check.ts";
 
-/** The rendezvous of one job; it ends with the case. */
+/** Rendezvous of one job. It is disposed at the end of the case. */
 export interface Job extends AsyncDisposable {
-  /** What a launcher would put into a rank's environment. */
+  /** Returns the variables that a launcher would set in a rank's environment. */
   env(rank: number): Readonly<Record<string, string>>;
 }
 
-/** Ranks that are processes: what they run, and their rendezvous. */
+/** Program and rendezvous of ranks that are processes. */
 export const rankProgramOptions = defineOptions("RankProcesses", {
-  /** The module that each rank runs, as Node loads it: it calls `runRank`. */
+  /** Path of the module that each rank runs in Node.js. It calls `runRank`. */
   script: option.string(),
   /** Opens the rendezvous. */
   openJob: option.custom("a function (size) that starts a job", option.isFunction<(size: number) => Promise<Job>>),
 });
-/** What each rank runs. */
+/** Program of each rank, and its rendezvous. */
 export type RankProgram = OptionsOf<typeof rankProgramOptions>;
 
-/** Added to this process's environment. */
+/** Variables that are added to this process's environment. */
 export type Environment = Readonly<Record<string, string>>;
 
 /**
- * The processes of one test, and their rendezvous. All of it ends with the test, whatever comes of it.
+ * Processes of one test, and their rendezvous. Both are terminated at the end of the test, even if it fails.
  *
  * @example
  * ```ts no-run
@@ -61,7 +61,7 @@ export class RankProcesses implements AsyncDisposable {
     return rankProcess;
   }
 
-  /** All ranks of a job. */
+  /** Starts all ranks of a new job. */
   async startAll(size: number, scenario: string, extraEnvironment: Environment = {}): Promise<readonly RankProcess[]> {
     const job = await this.openJob(size);
     return Array.from({ length: size }, (_, rank) => this.start(scenario, { ...job.env(rank), ...extraEnvironment }));
@@ -74,7 +74,7 @@ export class RankProcesses implements AsyncDisposable {
   }
 }
 
-/** A case that starts processes. */
+/** Returns a case that starts processes. */
 export function processCase(
   program: RankProgram,
   name: string,
@@ -99,17 +99,18 @@ export interface RankEvent {
 /** A rank in its own process. */
 export interface RankProcess {
   readonly pid: number;
-  /** Resolves with the first event of this name; rejects if the rank ends without one. */
+  /** Resolves with the first event of this name. Rejects if the rank exits without one. */
   waitForEvent(event: string): Promise<RankEvent>;
-  /** Writes the line that the odd rank waits for. */
+  /** Writes the line for which the failing rank waits. */
   proceed(): void;
   kill(): void;
-  /** Its exit code, or the signal that ended it. */
+  /** Exit code of the process, or the signal that terminated it. */
   readonly exitStatus: Promise<number | string>;
 }
 
 /**
- * Starts a rank as a process of its own: `script` runs the scenario and prints events as lines of JSON. `env` is added to this process's environment.
+ * Starts a rank in its own process. `script` runs the scenario and prints events as lines of JSON. `env` is added to
+ * this process's environment.
  */
 export function startRank(script: string, scenario: string, env: Readonly<Record<string, string>>): RankProcess {
   const child = spawn(process.execPath, [script, scenario], {

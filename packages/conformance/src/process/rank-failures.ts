@@ -14,7 +14,7 @@ export interface RankFailureOptions {
   readonly noticeSeconds: number;
 }
 
-/** One of three ranks fails; the others name it, and end. */
+/** Returns cases in which one of three ranks fails. The others must report it and exit. */
 export function rankFailureCases(program: RankProgram, { noticeSeconds }: RankFailureOptions): Case[] {
   return [
     processCase(program, "a killed rank is reported at once, and all ranks exit", (processes) =>
@@ -39,9 +39,9 @@ export function rankFailureCases(program: RankProgram, { noticeSeconds }: RankFa
 
 interface FailedRun {
   readonly ranks: readonly RankProcess[];
-  /** Of the odd rank. */
+  /** Process ID of the failing rank. */
   readonly pid: number;
-  /** Errors of the others. */
+  /** Errors of the other ranks. */
   readonly failures: readonly RankEvent[];
   readonly seconds: number;
 }
@@ -137,7 +137,7 @@ async function checkMismatchedRecords(processes: RankProcesses): Promise<void> {
   await checkExitStatuses(ranks, [0, 0, 0, 0]);
 }
 
-/** Rank 1, which differs, closes after rank 0 has exited, and before rank 2. */
+/** Rank 1, whose call differs, closes after rank 0 has exited and before rank 2 closes. */
 async function checkMismatchAtClose(processes: RankProcesses): Promise<void> {
   const ranks = await processes.startAll(3, "records a mismatched call and closes", {
     [scenarioVariables.failingRank]: "1",
@@ -154,12 +154,12 @@ async function checkMismatchAtClose(processes: RankProcesses): Promise<void> {
     /^rank 0 is at call #1 \(world\): /,
   );
   for (const callText of mismatchedCalls) checkMessage(mismatchFailure.message, callText);
-  // A rank that closes after a failure compares nothing.
+  // A rank that closes after a failure does not compare calls.
   lastRank.proceed();
   await checkExitStatuses(ranks, [0, 0, 0]);
 }
 
-/** Checks a rank's error; returns its message. */
+/** Checks a rank's error and returns its message. */
 export function checkRankError(failure: RankEvent, name: string, pattern: RegExp): { readonly message: string } {
   const message = String(failure.message);
   check(failure.name === name, `rank ${failure.rank}: expected ${name}, received ${failure.name}: ${message}`);
@@ -167,7 +167,7 @@ export function checkRankError(failure: RankEvent, name: string, pattern: RegExp
   return { message };
 }
 
-/** Exit codes, or the signals that ended them. */
+/** Checks the exit codes of ranks, or the signals that terminated them. */
 async function checkExitStatuses(ranks: readonly RankProcess[], expected: readonly (number | string)[]): Promise<void> {
   const exitStatuses = await Promise.all(ranks.map((rank) => rank.exitStatus));
   check(

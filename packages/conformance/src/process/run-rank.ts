@@ -3,9 +3,9 @@ import { collectivesSuite } from "../collectives/suite.ts";
 
 /** Timeouts of one rank, in seconds. */
 export interface Timeouts {
-  /** Of one collective. */
+  /** Timeout of one collective. */
   readonly timeout: number;
-  /** Of the rendezvous. */
+  /** Timeout of the rendezvous. */
   readonly connectTimeout: number;
 }
 
@@ -23,14 +23,14 @@ export type Scenario = (ctx: Context, io: ScenarioIo) => unknown;
 export interface RunRankOptions {
   /** Joins the rendezvous of the job. */
   readonly open: (timeouts: Timeouts) => Promise<Context>;
-  /** Scenarios of your own, beside those of `processSuite`. */
+  /** Custom scenarios, in addition to those of `processSuite`. */
   readonly scenarios?: Readonly<Record<string, Scenario>>;
 }
 
 /**
- * The whole of a program that a test starts as a rank, with `startRank`: joins the rendezvous, runs the scenario named on the
- * command line, closes. Prints events: "connecting", those of the scenario, then "closed"; or "failed", with the name and the
- * message of the error.
+ * Runs the complete program of a rank that a test starts with `startRank`: joins the rendezvous, runs the scenario
+ * named on the command line, and closes. Prints the events "connecting", those of the scenario, and then "closed", or
+ * "failed" with the name and the message of the error.
  *
  * @example
  * ```ts no-run
@@ -100,7 +100,7 @@ const suiteScenarios: Readonly<Record<string, Scenario>> = {
   }),
 };
 
-/** Every case of the suite on the one world that there is. */
+/** Runs every case of the suite on the world of this process, which cases must not close. */
 async function runSuite(ctx: Context, io: ScenarioIo): Promise<void> {
   const unclosableContext = new Proxy(ctx, {
     get: (target, name) => {
@@ -120,11 +120,14 @@ async function runSuite(ctx: Context, io: ScenarioIo): Promise<void> {
   io.report("conforms", { cases: cases.length });
 }
 
-/** A collective that the odd rank never joins; `alternative` is what it does instead, once the test writes a line. */
+/**
+ * Returns a scenario with a collective that the failing rank never joins. Once the test writes a line, that rank runs
+ * `alternative` instead.
+ */
 function skipCollective(alternative: Scenario): Scenario {
   return async (ctx, io) => {
     const { world, device } = ctx;
-    // All ranks have joined.
+    // Wait until all ranks have joined.
     world.barrier().wait();
     await device.stream.synchronize();
     io.report("ready", { pid: process.pid });
@@ -139,7 +142,10 @@ function skipCollective(alternative: Scenario): Scenario {
   };
 }
 
-/** Records another call than the others in its part of the world, and meets them at barriers until the failure is there. */
+/**
+ * Records a call in a subgroup that differs on the failing rank, and calls barriers of the world until the failure is
+ * reported.
+ */
 async function recordMismatchedCall(ctx: Context): Promise<void> {
   const { world, device } = ctx;
   const pair = await world.split(Math.floor(ctx.rank / 2), "pair");
@@ -150,14 +156,14 @@ async function recordMismatchedCall(ctx: Context): Promise<void> {
   }
 }
 
-/** The same, but nothing is sent; a rank that has closed prints that, and exits before the next one closes. */
+/** Records a call that differs on the failing rank, sends nothing, and closes once the test writes a line. */
 async function recordMismatchAndWait(ctx: Context, io: ScenarioIo): Promise<void> {
   ctx.world.recordCall(`attention of ${isFailingRank(ctx) ? "causal" : "full"}`);
   io.report("recorded");
   await io.waitForLine();
 }
 
-/** Calls with another shape than the others; ranks whose transport carries it out fail at the barrier. */
+/** Calls allReduce with another shape on the failing rank. If the transport executes it, ranks fail at the barrier. */
 async function postMismatchedShapes(ctx: Context): Promise<void> {
   const { world, device } = ctx;
   const x = device.empty([2, isFailingRank(ctx) ? 4 : 3], "float32");

@@ -14,24 +14,25 @@ import { scenarioVariables } from "./run-rank.ts";
 const isRegExp = (value: unknown): value is RegExp => value instanceof RegExp;
 
 export const processSuiteOptions = defineOptions("processSuite", {
-  /** The module that each rank runs, as Node loads it: it calls `runRank`. */
+  /** Path of the module that each rank runs in Node.js. It calls `runRank`. */
   script: rankProgramOptions.fields.script,
   /** Opens the rendezvous. */
   openJob: rankProgramOptions.fields.openJob,
   /** Numbers of processes that run all of `collectivesSuite`. Default [2, 3]. */
   sizes: option.array(option.integer({ min: 1 }), { default: [2, 3] }),
-  /** Seconds within which the others must fail after a rank died; busy machines take more than idle ones. Default 2. */
+  /** Seconds within which the other ranks must fail after a rank died. Busy machines need more. Default 2. */
   noticeSeconds: option.number({ above: 0, default: 2 }),
-  /** What the message of a rendezvous that timed out without rank 0 contains, besides. Default /rank 0/. */
+  /** Pattern that the message of a rendezvous that timed out without rank 0 must also match. Default /rank 0/. */
   withoutRankZero: option.custom("a RegExp", isRegExp, { default: /rank 0/ }),
 });
-/** What processes are tried with. */
+/** Options of `processSuite`. */
 export type ProcessSuiteOptions = OptionsOf<typeof processSuiteOptions>;
 
 /**
- * What every implementation of collectives must do for ranks that are processes of their own: all of `collectivesSuite`; name
- * a rank that dies, however it dies, or never joins, to all others, and soon; and leave no process behind. A script of yours,
- * which calls `runRank`, runs the scenarios; `openJob` sets what a launcher would put into its environment.
+ * Returns test cases that every implementation of collectives must pass with ranks in separate processes. All of
+ * `collectivesSuite` must pass. A rank that dies in any way, or never joins, must be reported to all other ranks soon.
+ * No process may remain. A custom script that calls `runRank` runs the scenarios; `openJob` provides the variables that
+ * a launcher would set in its environment.
  *
  * @example
  * ```ts no-run
@@ -64,7 +65,7 @@ interface RendezvousOptions {
   readonly missingRankZeroPattern: RegExp;
 }
 
-/** A rendezvous that succeeds, and ones that do not. */
+/** Returns cases of rendezvous that succeed and that fail. */
 function rendezvousCases(program: RankProgram, { sizes, missingRankZeroPattern }: RendezvousOptions): Case[] {
   return [
     ...sizes.map((size) =>
