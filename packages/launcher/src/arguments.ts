@@ -1,6 +1,6 @@
 import { inspect } from "node:util";
 
-/** What an argument may be, for callers that the compiler does not check. */
+/** Run-time check of an argument, for callers that the compiler does not check. */
 export interface ArgumentKind {
   readonly expected: string;
   accepts(value: unknown): boolean;
@@ -9,7 +9,7 @@ export interface ArgumentKind {
 const kind = (expected: string, accepts: ArgumentKind["accepts"]): ArgumentKind => ({ expected, accepts });
 const isString = (value: unknown): boolean => typeof value === "string";
 
-/** Kinds of arguments; what numbers may be is checked where they are used. */
+/** Kinds of arguments. The range of a number is checked where the number is used. */
 export const argument = {
   string: kind("a string", isString),
   strings: kind("an array of strings", (value) => Array.isArray(value) && value.every(isString)),
@@ -29,7 +29,10 @@ function isObject(value: unknown): value is object {
   return typeof value === "object" && value !== null && !Array.isArray(value);
 }
 
-/** What is wrong with a value, or undefined: "expected a string, received 3". */
+/**
+ * Returns the text of the error for a value of another kind, such as "expected a string, received 3"; undefined if it
+ * matches.
+ */
 export function mismatch({ expected, accepts }: ArgumentKind, value: unknown): string | undefined {
   if (accepts(value)) return undefined;
   return `expected ${expected}, received ${inspect(value, { depth: 0, breakLength: Infinity }).slice(0, 200)}`;

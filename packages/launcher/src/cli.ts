@@ -18,7 +18,7 @@ import { OutputSink } from "./output/sink.ts";
 import { TextConsole } from "./output/text-console.ts";
 import { jobSecret, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE } from "./secret.ts";
 
-/** The largest world, as docs/control-plane.md has it. */
+/** The largest world size, as specified in docs/control-plane.md. */
 const MAX_RANKS = 65_536;
 /** EX_SOFTWARE: the launcher itself failed. */
 const EX_SOFTWARE = 70;
@@ -60,17 +60,20 @@ async function main(argv: readonly string[]): Promise<number> {
   try {
     return (await job.done).exitCode;
   } finally {
-    // From here on only output is waited for, and a signal may end that as it ends any program.
+    // From here on the launcher only waits for its output, and a signal terminates it as it does any program.
     for (const cleanup of cleanups) cleanup();
   }
 }
 
-/** An agent has its secret and the ranks' variables from the launcher that has started it, and writes events for it. */
+/**
+ * Reads the secret and the ranks' variables, which the launcher that started this agent sends. The agent writes events
+ * as JSON.
+ */
 async function readAgentSettings(stdin: AgentStdin, sources: ReadonlyMap<string, SourcedValue>): Promise<Settings> {
   const { launch, console: settings } = parseSettings(sources);
   const { env, secret } = await stdin.header();
   if (secret !== undefined) {
-    // Set here, it is not in what /proc shows of this process.
+    // A variable that is set at run time does not appear in /proc/<pid>/environ.
     process.env[TOKEN_VARIABLE] = secret;
     delete process.env[TOKEN_FILE_VARIABLE];
   }
@@ -108,7 +111,7 @@ async function runHosts(hosts: HostsSettings, line: CommandLine, values: OptionV
   const job = new HostsJob(
     { ...plan, secret },
     {
-      // Agents leave out what is not to be shown; a line may come before the event that has the number of ranks.
+      // Agents already omit the lines of hidden ranks. A line may arrive before the event with the number of ranks.
       printEvent: createNodeConsole(settings, color, "all"),
       printLine: (host, text) => stderr.write(`[${host}] ${text}\n`),
       printMessage: (text) => stderr.write(`mosaic-run: ${text}\n`),
@@ -142,7 +145,10 @@ function createConsole(settings: ConsoleSettings, worldSize: number, color: bool
   return (event) => console.writeEvent(event);
 }
 
-/** On several nodes the ranks are numbered once all are there; before that, no line comes from any. */
+/**
+ * Creates the console of a job on several nodes. Ranks are numbered when all nodes have joined, so that
+ * `--console-ranks` is resolved at the start event. `earlyConsoleRanks` selects the ranks that are shown before it.
+ */
 function createNodeConsole(
   settings: ConsoleSettings,
   color: boolean,
@@ -159,14 +165,16 @@ function createNodeConsole(
   };
 }
 
-/** `srun` may start one launcher for every task of a node: the first starts the ranks, the others leave it to it. */
+/**
+ * `srun` may start one launcher for each task of a node. The first one starts all ranks of the node, the others exit.
+ */
 function isRedundantTask(env: NodeJS.ProcessEnv): boolean {
   return isSlurmStep(env) && Number(env.SLURM_LOCALID ?? 0) > 0;
 }
 
 const FORWARDED_SIGNALS = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"] as const;
 
-/** Passes signals on to the job, until the function that it returns is called. */
+/** Forwards signals to the job until the returned function is called. */
 function forwardSignals(job: Pick<Job, "signal">): () => void {
   const forwardSignal = (name: NodeJS.Signals): void => job.signal(name);
   for (const name of FORWARDED_SIGNALS) process.on(name, forwardSignal);
@@ -178,9 +186,9 @@ function forwardSignals(job: Pick<Job, "signal">): () => void {
 const PARENT_POLL_INTERVAL_MS = 100;
 
 /**
- * `npx mosaic-run` and scripts of package.json run in a shell between npm and this process, and npm passes SIGTERM on to the
- * shell alone: it dies, npm ends, and the job would continue without a terminal. So where npm, or one of its kind, started this
- * process, the end of its parent counts as that signal.
+ * Stops the job when its parent process exits, if npm or a similar tool started this process. `npx mosaic-run` and
+ * scripts of package.json run in a shell between npm and this process. npm sends SIGTERM only to that shell: the shell
+ * and npm exit, and the job would continue without a terminal. The exit of the parent is therefore treated as SIGTERM.
  */
 function stopWithNpm(job: Pick<Job, "signal">): () => void {
   if (process.env.npm_config_user_agent === undefined) return () => {};
@@ -208,7 +216,7 @@ async function flushAndExit(code: number): Promise<never> {
   process.exit(code);
 }
 
-/** What a job would be: every option with its source, the command, and what each rank is given. */
+/** Description of a job: all options with their sources, the command, and the environment of each rank. */
 interface DryRun {
   readonly options: Readonly<Record<string, SourcedValue>>;
   readonly command: readonly string[];
@@ -216,7 +224,10 @@ interface DryRun {
   readonly ranks: readonly Readonly<Record<string, string>>[];
 }
 
-/** Describes a job without starting it. Nothing is bound, so a port that the system will choose reads `<port>`. */
+/**
+ * Describes a job without starting it. No port is bound, so that a port that the system will choose is shown as
+ * `<port>`.
+ */
 function dryRun(plan: LaunchPlan, sources: ReadonlyMap<string, SourcedValue>): DryRun {
   const port = plan.masterPort === 0 ? "<port>" : String(plan.masterPort);
   const ranks = Array.from({ length: plan.nproc }, (_, localRank) => {
@@ -243,7 +254,7 @@ function runId({ rdzvId }: LaunchPlan): string {
   return rdzvId === "none" ? "<run id>" : `${rdzvId}-<run id>`;
 }
 
-/** The description as people read it. */
+/** Formats the description of a job as text. */
 function formatDryRun({ options, command, cwd, ranks }: DryRun): string {
   const rows = Object.entries(options)
     .filter(([name]) => !["help", "version", "dry-run", "agent-stdin"].includes(name))
@@ -266,6 +277,6 @@ function formatValue(value: SourcedValue["value"]): string {
   return /^\S+$/.test(String(value)) ? String(value) : JSON.stringify(value);
 }
 
-// Whatever goes wrong in here, the guard ends the ranks when this process is gone.
+// After any failure of the launcher, the orphan guard kills the ranks when this process has exited.
 process.on("uncaughtException", (error) => void flushAndExit(reportError(error)));
 await flushAndExit(await main(process.argv.slice(2)).catch(reportError));

@@ -10,36 +10,36 @@ import { diagnose, type RankRecord } from "./report/diagnose.ts";
 import { findPortOwner } from "./report/port-owner.ts";
 import { StoreServer } from "./store/server.ts";
 
-/** A node's share of one attempt: which ranks are its own, and where the whole job meets. */
+/** A node's part of one attempt: its ranks, and the addresses of the store and the control plane. */
 export interface Assignment {
   /** The same on all nodes of a job. */
   readonly runId: string;
   readonly attempt: number;
   readonly worldSize: number;
-  /** This node's first rank; its others follow. */
+  /** The first rank of this node. Its ranks are consecutive. */
   readonly firstRank: number;
   readonly groupRank: number;
   readonly groupWorldSize: number;
   /** Host and port of the store, as MASTER_ADDR and MASTER_PORT. */
   readonly host: string;
   readonly port: number;
-  /** MOSAIC_STORE */
+  /** Address of the store, as in MOSAIC_STORE. */
   readonly store: string;
-  /** Where other nodes reach this one. */
+  /** Address at which other nodes reach this node. */
   readonly nodeAddress: string;
   readonly tokenFile: string;
   /** Socket of this node's control-plane agent. */
   readonly agent: string;
 }
 
-/** What a rank's end means, as only its node can see. */
+/** Explains a rank's exit. Only the rank's node can determine it. */
 export type FindHint = (record: RankRecord) => string | undefined;
 
-/** What a coordinator may do to this node's ranks. */
+/** Operations of a coordinator on this node's ranks. */
 export interface NodeControl {
-  /** The attempt is over elsewhere. */
+  /** Ends the ranks because the attempt has ended on another node. */
   stopRanks(reason: string): void;
-  /** The job was signalled to end on another node. */
+  /** Ends the job because another node was signalled to end it. */
   end(request: StopRequest): void;
   kill(reason: string): void;
   /** Whether this node was signalled to end. */
@@ -48,37 +48,37 @@ export interface NodeControl {
 }
 
 /**
- * Decides for the whole job: where the store is, how the attempts are numbered, which ranks are a node's, what ended an
- * attempt, and whether another follows. LocalCoordinator does that for one node; of several nodes, node 0 has a
- * RootCoordinator and each other one a MemberCoordinator.
+ * Decides for the whole job: the address of the store, the numbers of the attempts, the ranks of each node, the cause
+ * of an attempt's end, and whether the job is restarted. A job on one node has a LocalCoordinator. In a job on several
+ * nodes, node 0 has a RootCoordinator and each other node a MemberCoordinator.
  */
 export interface Coordinator {
-  /** A directory of this job's own, for secrets; removed by close. */
+  /** A private directory of this job for secrets, which `close` removes. */
   readonly privateDir: string;
-  /** Resolves when every node is there; to undefined once the job is to end. */
+  /** Resolves when all nodes have joined; resolves to undefined if the job is to end. */
   beginAttempt(): Promise<Assignment | undefined>;
-  /** A rank of this node has failed: those of other nodes are ended, too. */
+  /** Reports that a rank of this node has failed, so that the ranks of other nodes are ended, too. */
   reportFailing(rank: number): void;
-  /** A rank of this node has exited with 0: ranks that wait for it to join need not. */
+  /** Reports that a rank of this node has exited with 0, so that other ranks do not wait for it to join. */
   reportSucceeded(rank: number): void;
-  /** No rank of this node is left. Resolves when none is on any node. */
+  /** Reports that all ranks of this node have exited. Resolves when the ranks of all nodes have exited. */
   endAttempt(records: readonly RankRecord[], findHint: FindHint): Promise<AttemptDecision>;
-  /** This node was signalled to end, or its timeout has passed. */
+  /** Reports that this node was signalled to end, or that the job's timeout has passed. */
   stop(request: StopRequest): void;
   /** Ends the ranks of all nodes now. */
   kill(reason: string): void;
   close(): Promise<void>;
 }
 
-/** Runs one node's ranks for one attempt. The other half of the seam: a node's agent is the same however many there are. */
+/** Runs one node's ranks for one attempt. The agent of a node is the same for any number of nodes. */
 export interface Agent {
   run(assignment: Assignment): Promise<readonly RankRecord[]>;
 }
 
-/** The path of a socket has at most 107 bytes. */
+/** Bound for the directory, because the path of a socket has at most 107 bytes. */
 const MAX_TMPDIR_BYTES = 80;
 
-/** The coordinator of a job that lives on this machine alone. */
+/** The coordinator of a job on one node. */
 export class LocalCoordinator implements Coordinator {
   readonly #plan: LaunchPlan;
   readonly #store: StoreServer;
@@ -99,8 +99,8 @@ export class LocalCoordinator implements Coordinator {
   }
 
   /**
-   * Binds the store, and the control plane's socket. Throws RendezvousError when the store's port is taken, naming who has
-   * it; UsageError when binding it is not permitted.
+   * Binds the port of the store and the socket of the control plane. Throws RendezvousError if the store's port is in
+   * use, with the process that uses it, and UsageError if binding it is not permitted.
    */
   static async open(plan: LaunchPlan): Promise<LocalCoordinator> {
     const privateDir = makePrivateDir();
@@ -133,7 +133,7 @@ export class LocalCoordinator implements Coordinator {
     return { runId, attempt, worldSize, ...assignmentFields, host, port, store, tokenFile: this.#tokenFile, agent };
   }
 
-  /** The agent of this node has ended the others already. */
+  /** Does nothing, because this node's agent has already ended the other ranks. */
   reportFailing(): void {}
 
   reportSucceeded(rank: number): void {
@@ -160,7 +160,7 @@ export class LocalCoordinator implements Coordinator {
   }
 }
 
-/** A directory that only this user may enter. */
+/** Creates a directory that only this user may enter. */
 export function makePrivateDir(): string {
   const baseDirectory = Buffer.byteLength(tmpdir()) <= MAX_TMPDIR_BYTES ? tmpdir() : "/tmp";
   try {
@@ -180,7 +180,7 @@ async function openStore(plan: LaunchPlan): Promise<StoreServer> {
   }
 }
 
-/** The error for a port that cannot be bound; undefined where that has another reason. */
+/** Returns the error for a port that is in use or not permitted; undefined for any other reason. */
 export function portError(error: unknown, port: number, option: string): UsageError | RendezvousError | undefined {
   const { code } = error as NodeJS.ErrnoException;
   if (code === "EACCES")

@@ -4,13 +4,13 @@ import { delimiter, extname, isAbsolute, join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { UsageError } from "./errors.ts";
 
-/** How to start one rank. */
+/** The command that starts one rank. */
 export interface Command {
   readonly program: string;
   readonly args: readonly string[];
 }
 
-/** What an entry needs to become a command. */
+/** Options from which the command for an entry is made. */
 export interface EntryOptions {
   readonly entry: string;
   readonly args: readonly string[];
@@ -19,7 +19,7 @@ export interface EntryOptions {
   readonly imports: readonly string[];
 }
 
-/** What this Node does with TypeScript by itself; a parameter so that a test can be another Node. */
+/** TypeScript support of this version of Node. A parameter, so that tests can emulate other versions. */
 export interface TypeScriptSupport {
   readonly version: string;
   readonly stripsTypes: boolean;
@@ -34,10 +34,15 @@ const JAVASCRIPT_EXTENSIONS = [".js", ".mjs", ".cjs"];
 const STRIPPABLE_EXTENSIONS = [".ts", ".mts", ".cts"];
 const TSX_EXTENSIONS = [".tsx", ".jsx"];
 
-/** The script that every Node rank loads before anything of the user's. It lies beside this module in dist/. */
+/**
+ * The script that every Node rank loads before the user's modules. It is in the same directory as this module in dist/.
+ */
 const PRELOAD_PATH = fileURLToPath(new URL("./preload.cjs", import.meta.url));
 
-/** The command that runs a script under this Node. Throws UsageError when the script is missing or of another kind. */
+/**
+ * Returns the command that runs a script with this Node. Throws UsageError if the script is missing or its type
+ * unsupported.
+ */
 export function nodeCommand(options: EntryOptions, node: TypeScriptSupport = currentTypeScriptSupport): Command {
   const path = resolve(options.cwd, options.entry);
   requireFile(path, options.entry);
@@ -50,7 +55,7 @@ export function nodeCommand(options: EntryOptions, node: TypeScriptSupport = cur
   };
 }
 
-/** The command that runs any program, looked up as a shell would. Throws UsageError when there is none. */
+/** Returns the command that runs any program, which is looked up as in a shell. Throws UsageError if there is none. */
 export function programCommand({ entry, args, cwd }: EntryOptions): Command {
   const searchPaths = entry.includes("/") ? [cwd] : (process.env.PATH ?? "").split(delimiter);
   const candidates = searchPaths.map((searchPath) => (isAbsolute(entry) ? entry : resolve(cwd, searchPath, entry)));
@@ -66,7 +71,7 @@ export function programCommand({ entry, args, cwd }: EntryOptions): Command {
   throw new UsageError(`--exec ${entry}: ${pathExists ? "not a file" : "no such file"} (${path})`);
 }
 
-/** Undefined where the system refuses to look, as in a directory that this user may not enter. */
+/** Returns undefined if the operation throws, for example in a directory that this user may not enter. */
 function tryRead<T>(operation: () => T): T | undefined {
   try {
     return operation();
@@ -75,7 +80,7 @@ function tryRead<T>(operation: () => T): T | undefined {
   }
 }
 
-/** The first executable file called `name` on PATH. */
+/** Returns the path of the first executable file called `name` on PATH. */
 export function findProgram(name: string): string | undefined {
   return (process.env.PATH ?? "")
     .split(delimiter)
@@ -94,7 +99,7 @@ function loaderArguments(path: string, options: EntryOptions, node: TypeScriptSu
   if (JAVASCRIPT_EXTENSIONS.includes(extension)) return [];
   const tsx = findTsx(path, options.cwd);
   if (STRIPPABLE_EXTENSIONS.includes(extension)) {
-    // Stripping types leaves `using` where it is, which Node has from 24 on.
+    // Stripping types keeps `using` declarations, which Node supports from version 24 on.
     if (tsx !== undefined && Number.parseInt(node.version, 10) < 24) return ["--import", tsx];
     if (node.stripsTypes) return [];
     if (hasStripFlag(node.version)) return ["--experimental-strip-types"];
@@ -110,19 +115,21 @@ function loaderArguments(path: string, options: EntryOptions, node: TypeScriptSu
   );
 }
 
-/** 22.6 brought the flag; from 22.18 and 23.6 on `process.features.typescript` answers instead. */
+/**
+ * The flag exists since Node 22.6. From 22.18 and 23.6 on `process.features.typescript` reports the support instead.
+ */
 function hasStripFlag(version: string): boolean {
   const [major = 0, minor = 0] = version.split(".").map(Number);
   return major > 22 || (major === 22 && minor >= 6);
 }
 
-/** The user's own tsx, never one of ours: it must fit the user's sources. */
+/** Returns the URL of tsx as installed in the user's project, because its version must match the user's sources. */
 function findTsx(path: string, cwd: string): string | undefined {
   for (const importerPath of [path, join(cwd, "package.json")]) {
     try {
       return pathToFileURL(createRequire(importerPath).resolve("tsx")).href;
     } catch {
-      // Not installed there; the next place may have it.
+      // Not installed for this importer; try the next one.
     }
   }
   return undefined;

@@ -4,10 +4,13 @@ import type { LaunchPlan } from "./launch-plan.ts";
 import { attemptTraceDirectory } from "./output/trace-page.ts";
 import { TOKEN_VARIABLE } from "./secret.ts";
 
-/** The variable that marks every process that one launcher has started: those of other nodes may be on the same machine. */
+/**
+ * The variable that marks all processes started by one launcher. Launchers of several nodes may run on the same
+ * machine.
+ */
 export const LAUNCHER_ID_VARIABLE = "MOSAIC_LAUNCHER_ID";
 
-/** What the launcher promises one rank. Torchrun's names where it has them, MOSAIC_* for the rest. */
+/** Returns the variables that the launcher guarantees to one rank: torchrun's names where they exist, else MOSAIC_*. */
 export function rankVariables(
   plan: LaunchPlan,
   assignment: Assignment,
@@ -44,7 +47,11 @@ export function rankVariables(
   };
 }
 
-/** A rank's whole environment: what the launcher inherited, then `--env`, then the contract, which nothing overrides. */
+/**
+ * Returns the complete environment of a rank: the launcher's environment, then `--env`, then the launcher's variables.
+ * Later values override earlier ones. Throws UsageError if `--env` sets a variable of the launcher other than
+ * MOSAIC_THREADS.
+ */
 export function createRankEnvironment(
   plan: LaunchPlan,
   launcherVariables: Readonly<Record<string, string>>,
@@ -53,7 +60,7 @@ export function createRankEnvironment(
   const reservedName = Object.keys(plan.env).find((name) => name in launcherVariables && name !== "MOSAIC_THREADS");
   if (reservedName !== undefined)
     throw new UsageError(`--env ${reservedName}: the launcher sets ${reservedName} itself; omit the option`);
-  // Ranks read the secret from MOSAIC_TOKEN_FILE; their children need not inherit it.
+  // Ranks read the secret from MOSAIC_TOKEN_FILE, so that their child processes do not inherit it.
   const { [TOKEN_VARIABLE]: _, ...inheritedVariables } = launcherEnvironment;
   const color = plan.color && inheritedVariables.NO_COLOR === undefined && inheritedVariables.FORCE_COLOR === undefined;
   return { ...inheritedVariables, ...(color ? { FORCE_COLOR: "1" } : {}), ...plan.env, ...launcherVariables };

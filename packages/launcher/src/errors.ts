@@ -1,15 +1,21 @@
-/** The launcher was called with something it cannot do: wrong option, missing entry, launchers that disagree. Exit code 2. */
+/**
+ * Error of a job that cannot run as requested: a wrong option, a missing entry, or launchers with different options.
+ * Exit code 2.
+ */
 export class UsageError extends Error {
   override readonly name: string = "UsageError";
   readonly exitCode: number = 2;
-  /** Where the documentation has causes and remedies. */
+  /** Section of the documentation with causes and remedies. */
   readonly help: string = "docs/troubleshooting.md#usageerror";
 }
 
-/** The job could not come together: the port is taken, nodes are missing or lost. Exit code 75, which schedulers read as "try again". */
+/**
+ * Error of a rendezvous: the port is in use, or nodes are missing or lost. Exit code 75 (EX_TEMPFAIL): schedulers may
+ * retry the job.
+ */
 export class RendezvousError extends Error {
   override readonly name: string = "RendezvousError";
   readonly exitCode: number = 75;
-  /** Where the documentation has causes and remedies. */
+  /** Section of the documentation with causes and remedies. */
   readonly help: string = "docs/troubleshooting.md#rendezvouserror";
 }

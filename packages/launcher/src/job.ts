@@ -1,57 +1,63 @@
-/** What to run and how to watch over it. Times are in milliseconds. */
+/** The command of a job, and how it is started and monitored. Times are in milliseconds. */
 export interface LaunchOptions {
   /** A .js, .mjs, .cjs, .ts or .mts file, relative to `cwd`; with `exec`, a program. */
   readonly entry: string;
   readonly args?: readonly string[];
   /** Run `entry` as a program instead of with Node. */
   readonly exec?: boolean;
-  /** Where the ranks run; default: here. */
+  /** Working directory of the ranks; default: that of this process. */
   readonly cwd?: string;
-  /** Variables for every rank, over this process's own. */
+  /** Environment variables of all ranks, which override those of this process. */
   readonly env?: Readonly<Record<string, string>>;
   readonly nodeArgs?: readonly string[];
   /** Modules that node imports before the entry. */
   readonly imports?: readonly string[];
   /** Default `auto`: one per GPU, else 1. `cpu`: one per core. */
   readonly nprocPerNode?: number | "auto" | "cpu" | "gpu";
-  /** Default: cores / ranks, at least 1, unless MOSAIC_THREADS is set already. */
+  /** CPU threads per rank. Default: MOSAIC_THREADS if it is set, else cores / ranks, at least 1. */
   readonly threads?: number;
   readonly role?: string;
-  /** A name for the job; the run id is this and a random suffix. On several nodes it must be the same. */
+  /** Name of the job. The run id is the name with a random suffix. It must be the same on all nodes. */
   readonly rdzvId?: string;
-  /** Nodes of the job: a number, or `MIN:MAX`. Default 1. More than one need the secret MOSAIC_TOKEN_FILE or MOSAIC_TOKEN. */
+  /**
+   * Number of nodes, or `MIN:MAX`. Default 1. Several nodes require a shared secret in MOSAIC_TOKEN_FILE or
+   * MOSAIC_TOKEN.
+   */
   readonly nnodes?: number | string;
-  /** The number of this node, from 0; required for several. */
+  /** Rank of this node, from 0. Required for several nodes. */
   readonly nodeRank?: number;
-  /** `host` or `host:port` of node 0, where the nodes rendezvous; port 29400. Required for several. */
+  /** `host` or `host:port` of node 0, for the rendezvous. Default port 29400. Required for several nodes. */
   readonly rdzvEndpoint?: string;
-  /** Until all nodes are there; 300 000. */
+  /** Timeout for all nodes to join the rendezvous. Default 300 000. */
   readonly rdzvTimeoutMs?: number;
-  /** With `MIN:MAX` nodes: how long to wait for more once MIN are there; 5000. */
+  /** With `MIN:MAX` nodes: time to wait for more nodes after MIN nodes have joined. Default 5000. */
   readonly lastCallMs?: number;
   /** Node 0 listens on all its interfaces, not only on the endpoint's address. */
   readonly bindAny?: boolean;
   /** Default 0: any free port. */
   readonly masterPort?: number;
-  /** From the first signal, or the timeout, to SIGKILL; 30 000. */
+  /** Time from the first signal or the timeout to SIGKILL. Default 30 000. */
   readonly graceMs?: number;
-  /** From a rank's failure to SIGKILL of the others; 500. */
+  /** Time from a rank's failure to SIGKILL of the other ranks. Default 500. */
   readonly failureGraceMs?: number;
-  /** Ends the job; 0, the default: never. */
+  /** Time after which the job is terminated. Default 0: no timeout. */
   readonly timeoutMs?: number;
-  /** 0 */
+  /** Maximum number of restarts. Default 0. */
   readonly maxRestarts?: number;
-  /** Before the first restart; doubles up to 30 s. 1000. */
+  /** Delay before the first restart. It doubles with each restart, up to 30 s. Default 1000. */
   readonly restartBackoffMs?: number;
-  /** Two failures in a row, each sooner than this after its start, end the job; 10 000. */
+  /** Two consecutive failures, each within this time of the start, end the job. Default 10 000. */
   readonly minUptimeMs?: number;
-  /** Keep logs in `<logDir>/<run id>`; default: a temporary directory, removed when the job succeeds, else after a week. */
+  /**
+   * Logs are kept in `<logDir>/<run id>`. Default: a temporary directory, removed when the job succeeds, else after a
+   * week.
+   */
   readonly logDir?: string;
-  /** Have ranks trace themselves (MOSAIC_TRACE_DIR), and write the page `<traceDir>/<run id>/index.html` when they have ended. */
+  /** Traces all ranks (MOSAIC_TRACE_DIR) and writes the page `<traceDir>/<run id>/index.html` when they have exited. */
   readonly traceDir?: string;
-  /** Make ranks use colours (FORCE_COLOR), because what they write ends on a terminal. */
+  /** Lets ranks use colours (FORCE_COLOR), for output that is shown on a terminal. */
   readonly color?: boolean;
-  /** Ends the job as SIGTERM would. */
+  /** Ends the job like SIGTERM. */
   readonly abort?: AbortSignal;
   /** Called for every line and event, in order. Must not block: ranks wait until their output is read. */
   readonly onEvent?: (event: LaunchEvent) => void;
@@ -59,40 +65,43 @@ export interface LaunchOptions {
 
 export type StreamName = "stdout" | "stderr";
 
-/** A rank's process is gone. */
+/** Exit of a rank's process. */
 export interface Exit {
   readonly rank: number;
   readonly pid: number;
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
-  /** Milliseconds since it was started. */
+  /** Milliseconds since the start of the process. */
   readonly afterMs: number;
 }
 
-/** How one rank ended, seen with how the others did. */
+/** Exit of a rank, classified by how the other ranks exited. */
 export interface RankExit extends Exit {
-  /** `ok`; `failed`: of its own accord; `peer-lost`: because another was gone; `stopped`: the launcher ended it. */
+  /**
+   * `ok`: exit code 0. `failed`: by itself. `peer-lost`: because another rank was lost. `stopped`: ended by the
+   * launcher.
+   */
   readonly verdict: "ok" | "failed" | "peer-lost" | "stopped";
 }
 
-/** An error as a rank's preload wrote it down. */
+/** An uncaught error, as recorded by a rank's preload. */
 export interface RankError {
   readonly name: string;
   readonly message: string;
   readonly stack?: string;
   readonly code?: string;
-  /** Where the documentation has its causes and remedies; errors of Mosaic have it. */
+  /** Section of the documentation with causes and remedies. Only errors of Mosaic have it. */
   readonly help?: string;
   readonly cause?: RankError;
-  /** Of an AggregateError. */
+  /** The errors of an AggregateError. */
   readonly errors?: readonly RankError[];
 }
 
-/** The first failure of an attempt: the root cause, and what followed from it. */
+/** The first failure of an attempt: the root cause and its consequences. */
 export interface Failure {
   readonly attempt: number;
   readonly node: string;
-  /** The number of the node; absent where there is one. */
+  /** Rank of the node; absent in a job on one node. */
   readonly nodeRank?: number;
   readonly rank: number;
   readonly local: number;
@@ -100,30 +109,30 @@ export interface Failure {
   readonly afterMs: number;
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
-  /** The rank's exit code as a shell would see it: 128 + n for signal n. */
+  /** The rank's exit code as in a shell: 128 + n for signal n. */
   readonly exitCode: number;
-  /** What the rank threw, when it is known. */
+  /** The error that the rank threw, if known. */
   readonly error?: RankError;
-  /** The last lines of its stderr, when that does not state where. */
+  /** The last lines of stderr, if the error does not state its location. */
   readonly stderrTail: readonly string[];
-  /** The line of source that Node names for a syntax error, which has no frame there. */
+  /** The source line that Node prints for a syntax error, whose stack has no frame for it. */
   readonly source?: readonly string[];
-  /** What the exit code or signal means, and what to do. */
+  /** Meaning of the exit code or signal, and a remedy. */
   readonly hint?: string;
   readonly log: string;
-  /** The logs of all ranks. */
+  /** Directory with the logs of all ranks. */
   readonly logDir?: string;
-  /** Whether they are temporary: kept for a week, and up to 1 GB together with those of other jobs. */
+  /** Whether the logs are temporary. Temporary logs of all jobs are kept for a week, up to 1 GB in total. */
   readonly areLogsTemporary?: boolean;
   /** Why the job was not restarted although it had restarts left. */
   readonly noRestartReason?: string;
   /** Ranks that the launcher ended. */
   readonly stopped: readonly number[];
-  /** Ranks that failed because of this one, and how. */
+  /** Other ranks that failed or lost a peer, with the reason. */
   readonly secondary: readonly { readonly rank: number; readonly reason: string }[];
 }
 
-/** A node whose launcher is gone, or cannot be reached. */
+/** A node whose launcher has exited or cannot be reached. */
 export interface LostNode {
   readonly attempt: number;
   readonly nodeRank: number;
@@ -132,10 +141,10 @@ export interface LostNode {
   readonly afterMs: number;
 }
 
-/** What became of a job. */
+/** Result of a job. */
 export interface Result {
   readonly outcome: "succeeded" | "failed" | "cancelled" | "timed-out";
-  /** 0; the root cause's; 128 + n for signal n; 124 after a timeout; 75 when a node was lost. */
+  /** 0, the exit code of the first failure, 128 + n for signal n, 124 after a timeout, or 75 when a node was lost. */
   readonly exitCode: number;
   readonly runId: string;
   readonly attempts: number;
@@ -155,16 +164,19 @@ interface EventHeader {
   readonly node: string;
 }
 
-/** A line of a rank's output, without its end. */
+/** A line of a rank's output, without the line end. */
 export interface LineEvent extends EventHeader {
   readonly type: "line";
   readonly rank: number;
   readonly attempt: number;
   readonly stream: StreamName;
-  /** `progress` will be overwritten by the next; `part` is a piece of a line longer than 1 MiB, which goes on. */
+  /** `progress`: will be overwritten by the next line. `part`: a piece of a line longer than 1 MiB, to be continued. */
   readonly kind: "line" | "progress" | "part";
   readonly text: string;
-  /** Part of Node's print of an uncaught error, which `failure` has, too, if it is the first. */
+  /**
+   * The line is part of an uncaught error that Node prints. If it is the first failure, `failure` contains the error,
+   * too.
+   */
   readonly uncaught?: true;
 }
 
@@ -186,18 +198,18 @@ export type LaunchEvent =
   | (EventHeader & { type: "orphans"; attempt: number; pids: number[] })
   | (EventHeader & { type: "rendezvous"; message: string })
   | (EventHeader & { type: "node-lost"; lost: LostNode })
-  /** `remote`: node 0 reports it. */
+  /** `remote`: the failure is reported by node 0, not by this node. */
   | (EventHeader & { type: "failure"; failure: Failure; remote?: true })
-  /** The page of `ranks` ranks that traced themselves; without it, why there is none. */
+  /** `page` is the page with the traces of `ranks` ranks. `reason` is set if no page was written. */
   | (EventHeader & { type: "trace"; directory: string; ranks: number; page?: string; reason?: string })
   | (EventHeader & { type: "restart"; attempt: number; delayMs: number })
   | (EventHeader & { type: "end"; result: Result });
 
-/** An event before it is stamped with time and node. */
+/** An event without time and node, which are added when it is emitted. */
 export type EventBody = LaunchEvent extends infer E
   ? E extends LaunchEvent
     ? Omit<E, keyof EventHeader>
     : never
   : never;
-/** Where the parts of the launcher send events. */
+/** Receives the events of the launcher's components. */
 export type EventListener = (event: EventBody) => void;

@@ -9,13 +9,13 @@ import type { LaunchOptions } from "./job.ts";
 import { findClosestMatch } from "./options/closest-match.ts";
 import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeRange } from "./options/endpoint.ts";
 
-/** What Node's timers count to, nearly 25 days: of anything longer they make one millisecond. */
+/** The longest delay of Node's timers, nearly 25 days. Node replaces a longer delay by one millisecond. */
 export const MAX_TIMER_MS: number = 2 ** 31 - 1;
 
-/** The most threads of a CPU device. */
+/** The maximum number of threads of a CPU device. */
 export const MAX_THREADS = 1024;
 
-/** A job with every choice made: what is started does not depend on anything else. */
+/** A job with all defaults resolved. The processes that are started depend on nothing else. */
 export interface LaunchPlan {
   readonly runId: string;
   readonly node: string;
@@ -29,7 +29,7 @@ export interface LaunchPlan {
   readonly env: Readonly<Record<string, string>>;
   readonly color: boolean;
   readonly graceMs: number;
-  /** When the scheduler takes the machine away, in milliseconds since the epoch; Infinity when unset. */
+  /** End of the scheduler's allocation, in milliseconds since the epoch; Infinity when unset. */
   readonly jobEndsAt: number;
   readonly failureGraceMs: number;
   readonly timeoutMs: number | undefined;
@@ -37,15 +37,15 @@ export interface LaunchPlan {
   readonly restartBackoffMs: number;
   readonly minUptimeMs: number;
   readonly logDir: string | undefined;
-  /** Where the traces of all attempts go, below a directory for the run; undefined for none. */
+  /** Directory for the traces of all attempts, in a subdirectory for the run; undefined without tracing. */
   readonly traceDir: string | undefined;
-  /** Where the nodes meet; undefined for a job on one node. */
+  /** Settings of a job on several nodes; undefined for a job on one node. */
   readonly nodes: NodesPlan | undefined;
 }
 
 const nprocKeywords = ["auto", "cpu", "gpu"];
 
-/** What each option may be. Numbers are checked further where they are resolved. */
+/** The kind of each option. The ranges of numbers are checked when they are resolved. */
 const optionKinds: Readonly<Record<keyof LaunchOptions, ArgumentKind>> = {
   ...{ entry: argument.string, args: argument.strings, exec: argument.boolean, cwd: argument.string },
   ...{ env: argument.stringRecord, nodeArgs: argument.strings, imports: argument.strings, threads: argument.number },
@@ -66,7 +66,7 @@ const optionKinds: Readonly<Record<keyof LaunchOptions, ArgumentKind>> = {
   ...{ lastCallMs: argument.number, bindAny: argument.boolean },
 };
 
-/** Nothing is ignored in silence, and nothing of another type is taken. */
+/** Throws UsageError for an unknown option and for a value of the wrong type. */
 function checkOptions(options: LaunchOptions): void {
   const optionsError = mismatch(argument.options, options);
   if (optionsError !== undefined) throw new UsageError(`launch: ${optionsError}`);
@@ -85,7 +85,7 @@ function checkOptions(options: LaunchOptions): void {
   }
 }
 
-/** Makes every choice that `options` leaves open. Throws UsageError when the job cannot be started with these options. */
+/** Resolves the defaults of `options`. Throws UsageError if the job cannot be started with these options. */
 export function resolvePlan(options: LaunchOptions, environment: NodeJS.ProcessEnv = process.env): LaunchPlan {
   checkOptions(options);
   const cwd = options.cwd ?? workingDirectory();
@@ -109,7 +109,7 @@ export function resolvePlan(options: LaunchOptions, environment: NodeJS.ProcessE
     env: options.env ?? {},
     color: options.color ?? false,
     graceMs: checkTime("graceMs", options.graceMs ?? 30_000),
-    // What is no time, as "" or "Unknown", counts as unset.
+    // A value that is not a time, such as "" or "Unknown", is treated as unset.
     jobEndsAt:
       Number(environment.SLURM_JOB_END_TIME) > 0
         ? Number(environment.SLURM_JOB_END_TIME) * 1000
@@ -132,8 +132,9 @@ export interface NodesPlan extends NodeRange {
   readonly timeoutMs: number;
   readonly lastCallMs: number;
   readonly bindsAllAddresses: boolean;
-  /** The entry and its arguments, for messages, and what they must agree in: a hash of the entry's content and all arguments. */
+  /** The entry and its arguments, for messages. */
   readonly commandText: string;
+  /** Hash of the entry's content and all arguments, which must be the same on all nodes. */
   readonly digest: string;
 }
 
@@ -168,11 +169,11 @@ function computeCommandDigest(
   cwd: string,
 ): string {
   const hash = createHash("sha256").update(JSON.stringify([args, nodeArgs, imports, exec === true]));
-  // A program may be another build on each host; its name is what must agree.
+  // A program may be a different build on each host, so that only its name must be the same.
   return hash.update(exec === true ? entry : readFileSync(resolve(cwd, entry))).digest("hex");
 }
 
-/** This process's own. Throws UsageError where it has been deleted. */
+/** Returns the working directory of this process. Throws UsageError if it has been deleted. */
 export function workingDirectory(): string {
   try {
     return process.cwd();
@@ -204,12 +205,18 @@ function resolveProcesses(requestedProcesses: number | "auto" | "cpu" | "gpu", e
   return Math.max(1, gpuCount);
 }
 
-/** Those of this process, or fewer where SLURM has given the job fewer of this node without binding it to them. */
+/**
+ * Returns the number of CPUs of this process, or SLURM's allocation on this node if that is smaller (SLURM may not bind
+ * CPUs).
+ */
 function availableCpus(environment: NodeJS.ProcessEnv): number {
   return Math.min(availableParallelism(), Number(environment.SLURM_CPUS_ON_NODE) || Number.POSITIVE_INFINITY);
 }
 
-/** The run id is found again in process environments and file names, so a name is reduced to what is safe in both. */
+/**
+ * Returns the prefix of the run id. Its characters are restricted because it is part of environment variables and file
+ * names.
+ */
 function runIdPrefix(name: string | undefined): string {
   if (name === undefined || name === "none") return "";
   if (/^[A-Za-z0-9._-]{1,64}$/.test(name)) return `${name}-`;
@@ -225,26 +232,26 @@ function resolveThreads(options: LaunchOptions, nproc: number, environment: Node
   return String(Math.max(1, Math.floor(availableCpus(environment) / nproc)));
 }
 
-/** What no rank could use is rejected here, once, and not by every rank. */
+/** Rejects an invalid thread count once in the launcher, instead of in every rank. */
 function checkThreads(source: string, text: string): string {
   if (/^[1-9]\d*$/.test(text) && Number(text) <= MAX_THREADS) return text;
   throw new UsageError(`${source}: expected an integer from 1 to ${MAX_THREADS}, received ${JSON.stringify(text)}`);
 }
 
 /**
- * How many NVIDIA GPUs a rank started here would see: what CUDA_VISIBLE_DEVICES leaves of the device nodes. No driver is
- * loaded for it, so a machine without one simply has none.
+ * Returns the number of NVIDIA GPUs that are visible to a rank on this machine: the device nodes, restricted by
+ * CUDA_VISIBLE_DEVICES. No driver is loaded, so that a machine without a driver has 0 GPUs.
  */
 export function countGpus(env: NodeJS.ProcessEnv, nodes: number = countDeviceNodes()): number {
   const visibleDevices = env.CUDA_VISIBLE_DEVICES;
   if (visibleDevices === undefined) return nodes;
   const ids = visibleDevices.split(",").map((id) => id.trim());
-  // CUDA stops at the first unknown id, and -1 is how users write "none".
+  // CUDA ignores all ids from the first invalid one on. Users write -1 for no GPU.
   const firstInvalidIndex = ids.findIndex((id) => id === "" || id.startsWith("-") || isInvalidDevice(id, nodes));
   return firstInvalidIndex < 0 ? ids.length : firstInvalidIndex;
 }
 
-/** Unknown without nodes, as under WSL. */
+/** Returns false without device nodes, as under WSL, because the valid ids are then unknown. */
 function isInvalidDevice(id: string, nodes: number): boolean {
   return nodes > 0 && /^\d+$/.test(id) && Number(id) >= nodes;
 }

@@ -18,30 +18,34 @@ import { classifyExit, type RankRecord } from "./report/diagnose.ts";
 import { isSlurmStep } from "./options/sources.ts";
 import { explainExit, countOomKills } from "./report/hints.ts";
 
-/** What schedulers read as "try again": a node was lost. */
+/** Exit code when a node was lost. Schedulers may retry the job. */
 const EX_TEMPFAIL = 75;
 /** As in timeout(1). */
 const TIMED_OUT_EXIT_CODE = 124;
 /**
- * Signals within this time count once: systemd sends SIGTERM and SIGHUP together, npm and a process group pass on what they
- * also receive. Ctrl-C is pressed by a person, and counts each time.
+ * Signals within this time count as one: systemd sends SIGTERM and SIGHUP together, and npm forwards signals that the
+ * process group has received as well. SIGINT (Ctrl-C) is sent by a person and always counts.
  */
 const SIGNAL_DEBOUNCE_MS = 500;
 
-/** A job under way. */
+/** Handle of a running job. */
 export interface Job {
   /**
-   * Treats a signal as if this process had received it: USR1 and USR2 are passed on; the first other one signals every
-   * rank to end and starts the grace; SIGINT after it kills, as does any other 0.5 s or more after the last (in a SLURM step: but for SIGTERM).
+   * Handles a signal as if this process had received it. SIGUSR1 and SIGUSR2 are forwarded to the ranks. The first
+   * other signal is sent to all ranks and starts the grace period. After it, SIGINT kills the ranks, and so does any
+   * other signal that is at least 0.5 s later than the previous one, except SIGTERM in a SLURM step.
    */
   signal(name: NodeJS.Signals): void;
-  /** What became of it, when nothing of it is left. Rejects with RendezvousError when the port is taken or nodes are missing. */
+  /**
+   * Result of the job, when none of its processes is left. Rejects with RendezvousError if the port is in use or nodes
+   * are missing.
+   */
   readonly done: Promise<Result>;
 }
 
 /**
- * Starts this node's ranks of a job and resolves when those of all nodes, and all they started, are gone. A failing
- * rank is a result, not a rejection: UsageError and RendezvousError mean that the job never began.
+ * Starts this node's ranks of a job. Resolves when the ranks of all nodes and the processes that they started have
+ * exited. A failing rank is a result, not a rejection. UsageError and RendezvousError mean that the job did not start.
  *
  * @example
  * ```ts
@@ -54,7 +58,7 @@ export async function launch(options: LaunchOptions): Promise<Result> {
   return start(options).done;
 }
 
-/** Like `launch`, with a handle on the job. Throws UsageError before anything is started. */
+/** Starts a job like `launch` and returns a handle. Throws UsageError before any process is started. */
 export function start(options: LaunchOptions): Job {
   const plan = resolvePlan(options);
   createRankEnvironment(plan, rankVariables(plan, placeholderAssignment(plan), 0, ""));
@@ -68,12 +72,12 @@ export function start(options: LaunchOptions): Job {
   return { signal: (name) => job.signal(name), done };
 }
 
-/** The assignment of a job that has not been started: what `--dry-run` shows, and what is checked first. */
+/** Returns the assignment of a job that has not started, for `--dry-run` and for the checks before the start. */
 export function placeholderAssignment(plan: LaunchPlan): Parameters<typeof rankVariables>[1] {
   const { nodes, nproc, masterPort, runId } = plan;
   const secretFields = { tokenFile: "<private file>", agent: "<private socket>" };
   if (nodes !== undefined) {
-    // As if all nodes started as many ranks as this one.
+    // Assumes that all nodes start as many ranks as this one.
     const { host, port } = nodes.endpoint;
     const rankFields = { worldSize: nproc * nodes.max, firstRank: nproc * nodes.nodeRank, groupRank: nodes.nodeRank };
     const addressFields = {
@@ -104,7 +108,7 @@ interface JobComponents {
   readonly signalProbe: SignalProbe | undefined;
 }
 
-/** How a job ended: at most one of them. */
+/** The cause of a job's end. At most one field is set. */
 interface AttemptResult {
   readonly failure?: Failure;
   readonly lost?: LostNode;
@@ -115,16 +119,16 @@ class RunningJob {
   readonly #plan: LaunchPlan;
   readonly #emit: EventListener;
   readonly #startedAt = Date.now();
-  /** On several nodes the run id in it is known with the first assignment. */
+  /** In a job on several nodes, the run id in the path is known only after the first assignment. */
   #logDir: string;
   #agent: NodeAgent | undefined;
   #coordinator: Coordinator | undefined;
   #stopRequest: StopRequest | undefined;
-  /** Another node was signalled to end the job, and this one not yet. */
+  /** Whether another node was signalled to end the job and this node has not been signalled yet. */
   #isRemotelyStopped = false;
-  /** When ranks were last signalled to end, or were killed. */
+  /** Time at which ranks were last signalled to end or killed, on the clock of `performance.now()`. */
   #lastSignalAt = Number.NEGATIVE_INFINITY;
-  /** The attempt that ended last. */
+  /** Assignment of the last attempt that has ended. */
   #tracedAssignment: Assignment | undefined;
   /** Ends the pause before a restart. */
   #cancelBackoff: () => void = () => {};
@@ -139,10 +143,10 @@ class RunningJob {
   signal(name: NodeJS.Signals): void {
     if (name === "SIGUSR1" || name === "SIGUSR2") return this.#agent?.forward(name);
     if (this.#stopRequest === undefined) this.#requestStop({ reason: name, signal: name, outcome: "cancelled" });
-    // srun and others signal all nodes: this node's own signal comes with that of the node which was first.
+    // srun and similar programs signal all nodes. This signal is the one that another node has already reported.
     else if (this.#isRemotelyStopped) this.#isRemotelyStopped = false;
     else if (name === "SIGINT") this.#kill("interrupted again");
-    // SLURM signals a job that it cancels several times, and kills by itself what is left after its KillWait.
+    // SLURM signals a cancelled job several times, and kills the remaining processes itself after KillWait.
     else if (name === "SIGTERM" && isSlurmStep(process.env)) return;
     else if (performance.now() - this.#lastSignalAt > SIGNAL_DEBOUNCE_MS) this.#kill(`${name} during the grace period`);
     else return;
@@ -161,7 +165,7 @@ class RunningJob {
       this.#emit({ type: "end", result });
       return result;
     } catch (error) {
-      // No output would name them, but for earlier attempts.
+      // Without an earlier attempt, no output refers to the logs.
       if (this.#agent === undefined || this.#agent.attempt < 1) this.#removeLogs();
       throw error;
     }
@@ -208,7 +212,7 @@ class RunningJob {
       kill: (reason: string) => this.#agent?.kill(reason),
       stopRanks: (reason: string) => this.#agent?.stop(reason, "SIGTERM", this.#plan.failureGraceMs),
     };
-    // What one node does not need is not loaded for it.
+    // The modules for several nodes are loaded only when needed.
     if (nodes.nodeRank > 0)
       return new (await import("./nodes/member.ts")).MemberCoordinator(this.#plan, nodes, control);
     return (await import("./nodes/root.ts")).RootCoordinator.open(this.#plan, nodes, control);
@@ -228,7 +232,7 @@ class RunningJob {
   }
 
   #stopRanks({ reason, signal }: StopRequest): void {
-    // Under a scheduler the grace ends before the allocation does, so that the report is still written.
+    // Under a scheduler the grace period ends before the allocation, so that the report is still written.
     const remainingMs = this.#plan.jobEndsAt - Date.now() - 2000;
     this.#agent?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, remainingMs)), true);
   }
@@ -261,12 +265,12 @@ class RunningJob {
     }
   }
 
-  /** With the first assignment the job has begun. */
+  /** Creates this node's agent after the first assignment, and emits the start event. */
   #createAgent(assignment: Assignment, { coordinator, ...components }: JobComponents): NodeAgent {
     const { logDir, cwd, nodes } = this.#plan;
     const { runId, worldSize, store } = assignment;
     if (nodes !== undefined) {
-      // In a file system that the nodes share, all ranks log into one directory.
+      // The run id is the same on all nodes, so that in a shared file system all ranks log to one directory.
       if (logDir !== undefined) this.#logDir = resolve(cwd, logDir, runId);
       this.#makeLogDir();
     }
@@ -277,7 +281,7 @@ class RunningJob {
     return new NodeAgent({ plan: this.#plan, logDir: this.#logDir, ...listeners, ...components });
   }
 
-  /** Reports what ended an attempt, and adds to a failure where the logs are. */
+  /** Reports the cause of an attempt's end. On node 0, adds the location of the logs to a failure. */
   #reportDecision(decision: AttemptDecision): AttemptDecision {
     if (decision.lost !== undefined) this.#emit({ type: "node-lost", lost: decision.lost });
     if (decision.failure === undefined) return decision;

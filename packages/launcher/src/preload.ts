@@ -1,15 +1,15 @@
 /**
- * Loaded into every Node rank before the user's first module, by `node --require`. Three jobs:
+ * Loaded into every Node rank before the user's first module, by `node --require`. It has three tasks:
  *
- * 1. Output is written before it is forgotten. Node's pipes are asynchronous: a rank that prints 3 MB and throws would
- *    deliver a fraction. Blocking pipes deliver all; the launcher always drains them.
- * 2. What is thrown is written down: the uncaught error, its stack and causes, as JSON in TORCHELASTIC_ERROR_FILE. Where
- *    Node prints it next, a mark goes before it, so that the launcher shows the error once.
- * 3. No orphans. The launcher holds the other end of a socket; when it ends, a thread kills this process group, also
- *    while the main thread is blocked.
+ * 1. Complete output. Node's pipes are asynchronous: a rank that prints 3 MB and throws would deliver only a part.
+ *    Blocking pipes deliver everything, and the launcher always drains them.
+ * 2. Error records. An uncaught error is written with its stack and causes to TORCHELASTIC_ERROR_FILE, as JSON. If Node
+ *    prints the error next, a marker is written before it, so that the launcher shows the error once.
+ * 3. No orphans. The launcher holds the other end of a socket. When the launcher exits, a thread kills this process
+ *    group, even while the main thread is blocked.
  *
- * Only the rank itself does this: the variable that reports so is removed, so children started with the same execArgv
- * and environment do not.
+ * Only the rank itself does this. The variable that marks a rank's process is removed, so that child processes with the
+ * same execArgv and environment skip these tasks.
  */
 import { writeFileSync, writeSync } from "node:fs";
 import { isMainThread, Worker } from "node:worker_threads";
@@ -19,7 +19,7 @@ import { errorRecord } from "./report/error-record.ts";
 const PARENT_PIPE_VARIABLE = "MOSAIC_PARENT_PIPE_FD";
 const RUN_ID_VARIABLE = "MOSAIC_RUN_ID";
 
-/** Runs in its own thread with its own event loop, which terminates at once when the rank exits by itself. */
+/** Runs in a thread with its own event loop. The thread terminates at once when the rank exits by itself. */
 const parentWatcherScript = `
   const { Socket } = require("node:net");
   const end = () => {
@@ -30,7 +30,7 @@ const parentWatcherScript = `
 `;
 
 function makeSynchronous(stream: NodeJS.WriteStream): void {
-  // A private handle: where it is missing, Node writes as it always did.
+  // The handle is private to Node. Without it, output remains asynchronous.
   const { _handle: handle } = stream as { _handle?: { setBlocking?(blocking: boolean): void } };
   handle?.setBlocking?.(true);
 }
@@ -39,7 +39,7 @@ function recordErrors(path: string, runId: string | undefined): void {
   process.on("uncaughtExceptionMonitor", (error) => {
     try {
       writeFileSync(path, JSON.stringify(errorRecord(error)));
-      // A program that handles its uncaught errors goes on, and prints what it likes.
+      // A program that handles its uncaught errors continues, and Node does not print the error.
       const doesNodePrintError =
         process.listenerCount("uncaughtException") === 0 && !process.hasUncaughtExceptionCaptureCallback();
       if (doesNodePrintError && runId !== undefined) writeSync(2, uncaughtMarker(runId));
@@ -51,7 +51,7 @@ function recordErrors(path: string, runId: string | undefined): void {
 
 function exitWithLauncher(fd: number): void {
   try {
-    // No execArgv: the user's loaders have no business in this thread.
+    // No execArgv: the user's loaders must not be loaded in this thread.
     const watcher = new Worker(parentWatcherScript, {
       eval: true,
       workerData: { fd },
@@ -61,7 +61,7 @@ function exitWithLauncher(fd: number): void {
     watcher.on("error", () => {});
     watcher.unref();
   } catch {
-    // Threads may be forbidden (--permission); the launcher's other layers remain.
+    // Threads may be forbidden (--permission). The launcher's other protections against orphans remain.
   }
 }
 

@@ -1,27 +1,27 @@
 import type { Failure, LostNode } from "./job.ts";
 import type { LaunchPlan } from "./launch-plan.ts";
 
-/** EX_CONFIG: what a rank exits with to report that trying again is of no use. */
+/** EX_CONFIG: a rank exits with this code to report that a restart cannot succeed. */
 const EX_CONFIG = 78;
 const MAX_BACKOFF_MS = 30_000;
 
-/** Why a job ends before its ranks do. */
+/** A request to end a job before its ranks exit by themselves. */
 export interface StopRequest {
   readonly reason: string;
   readonly signal: NodeJS.Signals;
   readonly outcome: "cancelled" | "timed-out";
 }
 
-/** What came of an attempt, and whether another follows. At most one of `failure`, `lost` and `stop` is there. */
+/** Result of an attempt, and whether the job is restarted. At most one of `failure`, `lost` and `stop` is set. */
 export interface AttemptDecision {
   readonly failure?: Failure;
   readonly lost?: LostNode;
   readonly stop?: StopRequest;
-  /** Before the next attempt; absent when this was the last. */
+  /** Delay before the next attempt; absent after the last one. */
   readonly restartInMs?: number;
 }
 
-/** What is known when no rank of an attempt is left. */
+/** Summary of an attempt whose ranks have all exited. */
 export interface AttemptSummary {
   readonly attempt: number;
   readonly uptimeMs: number;
@@ -33,7 +33,7 @@ export interface AttemptSummary {
 /** Decides whether a job is restarted: `--max-restarts`, `--restart-backoff`, `--min-uptime`. */
 export class RestartPolicy {
   readonly #plan: LaunchPlan;
-  /** Failures in a row that came too soon. */
+  /** Number of consecutive failures before `--min-uptime` had passed. */
   #earlyFailures = 0;
 
   constructor(plan: LaunchPlan) {
@@ -44,7 +44,8 @@ export class RestartPolicy {
     const restartInMs = Math.min(this.#plan.restartBackoffMs * 2 ** attempt, MAX_BACKOFF_MS);
     const canRestart = attempt < this.#plan.maxRestarts && stop === undefined;
     if (lost !== undefined) return { lost, ...(canRestart ? { restartInMs } : {}) };
-    // A rank that died of the very signal that ends the job was signalled by another process first: no failure.
+    // Another process may send the signal that ends the job to the ranks, too. A rank that it terminates has not
+    // failed.
     const isCancelled = failure !== undefined && failure.signal !== null && failure.signal === stop?.signal;
     if (failure === undefined || isCancelled) return stop === undefined ? {} : { stop };
     this.#earlyFailures = uptimeMs < this.#plan.minUptimeMs ? this.#earlyFailures + 1 : 0;

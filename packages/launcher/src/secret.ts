@@ -2,18 +2,19 @@ import { createHash, timingSafeEqual } from "node:crypto";
 import { readFileSync, statSync } from "node:fs";
 import { UsageError } from "./errors.ts";
 
-/** The variable that may hold the secret of a job on several nodes; no rank inherits it. */
+/** The variable that may hold the secret of a job on several nodes. Ranks do not inherit it. */
 export const TOKEN_VARIABLE = "MOSAIC_TOKEN";
-/** The variable that names the file with it. */
+/** The variable with the path of a file that holds the secret. */
 export const TOKEN_FILE_VARIABLE = "MOSAIC_TOKEN_FILE";
 const MIN_SECRET_BYTES = 32;
-/** It is part of the first frame of a connection, which is short. */
+/** The secret is part of the first frame of a connection, whose length is limited. */
 const MAX_SECRET_BYTES = 1024;
 const SECRET_CREATION_COMMAND = "(umask 077; openssl rand -hex 32 > token)";
 
 /**
- * The secret of a job on several nodes: the text of the file MOSAIC_TOKEN_FILE, or MOSAIC_TOKEN. Throws UsageError where there
- * is none, where it is short, and where other users can read the file; no message contains it.
+ * Returns the secret of a job on several nodes: the text of the file MOSAIC_TOKEN_FILE, or else the value of
+ * MOSAIC_TOKEN. Throws UsageError if there is no secret, if its length is out of range, or if other users have access
+ * to the file. No error message contains the secret.
  */
 export function jobSecret(env: NodeJS.ProcessEnv = process.env): string {
   const file = env[TOKEN_FILE_VARIABLE] || undefined;
@@ -44,7 +45,10 @@ function readSecret(file: string): string {
   }
 }
 
-/** Compares digests, so that the time taken is independent of the secret and its length. */
+/**
+ * Returns whether two secrets are equal. Compares digests, so that the time is independent of the secret and its
+ * length.
+ */
 export function isSameSecret(received: unknown, expected: string): boolean {
   const digest = (secret: string): Buffer => createHash("sha256").update(secret).digest();
   return typeof received === "string" && timingSafeEqual(digest(received), digest(expected));

@@ -15,9 +15,9 @@ import { type Branch, type JobAttempt, WorldTable } from "./worlds.ts";
 class AgentTree {
   readonly #agentRank: number;
   readonly #fanOut: number;
-  /** At the root: where agents listen for children. */
+  /** Addresses at which agents listen for children. */
   readonly #addresses = new Map<number, string>();
-  /** Agents whose parent is not there yet, by the parent's number. */
+  /** Agents whose parent has not connected yet, by the parent's number. */
   readonly #pendingChildren = new Map<number, Channel[]>();
 
   constructor(agentRank: number, fanOut: number) {
@@ -25,7 +25,10 @@ class AgentTree {
     this.#fanOut = fanOut;
   }
 
-  /** Where an agent belongs that has sent its hello: a child of this one, or redirected to its parent. */
+  /**
+   * Attaches an agent that has sent its hello as a child of this agent, or redirects it to its parent once that is
+   * known.
+   */
   attach(channel: Channel, agentRank: number, address: string): "child" | "redirected" | "duplicate" {
     const parent = Math.floor((agentRank - 1) / this.#fanOut);
     const isChild = parent === this.#agentRank;
@@ -40,7 +43,7 @@ class AgentTree {
     return "redirected";
   }
 
-  /** A child is gone. */
+  /** Removes a child that was lost. */
   remove(agentRank: number): void {
     this.#addresses.delete(agentRank);
   }
@@ -51,29 +54,29 @@ function redirect(channel: Channel, address: string): void {
   channel.finish();
 }
 
-/** Where an agent serves, and what tree it is part of. */
+/** Addresses of an agent, and its position in the tree of agents. */
 export interface AgentOptions {
   /** The Unix socket for the ranks of this host, in a directory that only this user may enter. */
   readonly path: string;
-  /** The job's secret; default: none, where that directory is the protection. */
+  /** The job's secret. Default: none, so that only the directory's permissions protect the socket. */
   readonly secret?: string;
-  /** Name of the host in messages; default: the system's. */
+  /** Name of the host in messages; default: the system's host name. */
   readonly host?: string;
   /** Number of this agent; 0, the default, is the root. */
   readonly index?: number;
-  /** The root's address; required for all others. */
+  /** Address of the root agent; required for all other agents. */
   readonly root?: string;
-  /** Whether other agents may connect; default: to all but the root. */
+  /** Whether other agents may connect; default: true for all agents except the root. */
   readonly children?: boolean;
-  /** How agents reach one another; default: TCP on the loopback interface. */
+  /** Network between agents; default: TCP on the loopback interface. */
   readonly network?: Network;
-  /** The most children of an agent, the same in the whole tree; 16. */
+  /** Maximum number of children of an agent, the same in the whole tree. Default 16. */
   readonly fanOut?: number;
-  /** Milliseconds between heartbeats of agents; 500. */
+  /** Milliseconds between heartbeats of agents. Default 500. */
   readonly heartbeatMs?: number;
-  /** Milliseconds without a heartbeat after which an agent is lost; 2500. */
+  /** Milliseconds without a heartbeat after which an agent is considered lost. Default 2500. */
   readonly heartbeatTimeoutMs?: number;
-  /** The last connection has ended. */
+  /** Called when the last connection has ended. */
   readonly onIdle?: () => void;
 }
 
@@ -81,8 +84,8 @@ const HANDSHAKE_TIMEOUT_MS = 10_000;
 const MAX_CONNECTIONS = 16_384;
 
 /**
- * The control plane's process of one host: ranks connect to its socket, agents of several hosts form a tree. Every frame
- * is specified in docs/control-plane.md.
+ * The control-plane agent of one host. Ranks connect to its socket, and the agents of several hosts form a tree. All
+ * frames are specified in docs/control-plane.md.
  */
 export class Agent implements AsyncDisposable {
   readonly path: string;
@@ -93,10 +96,10 @@ export class Agent implements AsyncDisposable {
   readonly #heartbeatTimeoutMs: number;
   readonly #server: Server = createServer();
   readonly #tree: AgentTree;
-  /** Of ranks and agents, and those without a hello yet. */
+  /** Connections of ranks and agents, including those without a hello yet. */
   readonly #connections = new Set<Channel>();
   readonly #observers = new Set<Channel>();
-  /** Child agents. */
+  /** Numbers of the child agents, by connection. */
   readonly #children = new Map<Branch, number>();
   #socketFile: SocketFile | undefined;
   #listener: Listener | undefined;
@@ -120,7 +123,7 @@ export class Agent implements AsyncDisposable {
     this.#server.on("connection", (socket) => this.#accept(socket));
   }
 
-  /** Rejects with the system's error where it cannot listen, and with EADDRINUSE where another agent does. */
+  /** Starts an agent. Rejects with EADDRINUSE if another agent listens at the path, or with the system's error. */
   static async listen(options: AgentOptions): Promise<Agent> {
     const agent = new Agent(options);
     try {
@@ -132,12 +135,12 @@ export class Agent implements AsyncDisposable {
     return agent;
   }
 
-  /** Where other agents connect; undefined where none may. */
+  /** Address to which other agents connect; undefined if other agents may not connect. */
   get address(): string | undefined {
     return this.#listener?.address;
   }
 
-  /** Connections from below: ranks and agents, also those without a hello yet, but not observers. */
+  /** Number of connections of ranks and child agents, including those without a hello yet, but without observers. */
   get connections(): number {
     return this.#connections.size;
   }
@@ -147,22 +150,25 @@ export class Agent implements AsyncDisposable {
     return this.#hasConnections;
   }
 
-  /** Takes the socket's name away, so that no rank finds it any more; connections remain. */
+  /** Removes the socket's path, so that ranks can no longer find it. Connections remain open. */
   unlink(): void {
     this.#socketFile?.unlink();
   }
 
-  /** Gives the socket its name back. Rejects with EADDRINUSE where another agent has taken it. */
+  /** Restores the socket's path. Rejects with EADDRINUSE if another agent listens there. */
   async restoreSocketFile(): Promise<void> {
     await this.#socketFile?.restore();
   }
 
-  /** The process of a rank has exited with 0. Reported by the launcher: ranks that have never connected leave no trace here. */
+  /**
+   * Records that the process of a rank has exited with 0. The launcher calls it, because a rank may never have
+   * connected.
+   */
   recordExit(job: JobAttempt, rank: number): void {
     this.#worlds.recordExit(job, rank);
   }
 
-  /** Ends all connections. The socket's name is gone when this returns, before it resolves. */
+  /** Closes all connections. The socket's path is already removed when this returns, before it resolves. */
   async close(): Promise<void> {
     if (this.#isClosed) return;
     this.#isClosed = true;
@@ -229,7 +235,7 @@ export class Agent implements AsyncDisposable {
     if (this.#connections.size === 0 && !this.#isClosed) this.#options.onIdle?.();
   }
 
-  /** The first frame of a connection; undefined when it was refused, or redirected to its parent. */
+  /** Handles the first frame of a connection. Returns undefined if it was refused or redirected to its parent. */
   #handshake(channel: Channel, content: Buffer): Branch | undefined {
     const hello = peekHello(content);
     if (hello === undefined) throw new ProtocolError("expected a hello frame first, received a different frame");
@@ -250,7 +256,7 @@ export class Agent implements AsyncDisposable {
     const [isAgent, isObserver] = [role === ROLES.agent, role === ROLES.observer];
     const branch: Branch = { channel, isAgent, isObserver, worlds: new Map(), maxWorldNumber: -1 };
     if (isObserver) {
-      // An agent lasts as long as its ranks, also while it is observed.
+      // Observers are not counted as connections, so that the agent exits with its last rank even while it is observed.
       this.#connections.delete(channel);
       this.#observers.add(channel);
       this.#worlds.addObserver(branch);
@@ -292,7 +298,7 @@ export class Agent implements AsyncDisposable {
 
   #tick(): void {
     const now = performance.now();
-    // After a pause of this process itself, what the others sent meanwhile has not been read yet.
+    // After a pause of this process, the frames that peers sent meanwhile have not been read yet.
     const wasPaused = now - this.#lastTickAt > 2 * this.#heartbeatMs;
     this.#lastTickAt = now;
     this.#parent?.tick(now, wasPaused, this.#heartbeatTimeoutMs);

@@ -3,7 +3,10 @@ import { encode, withWorldNumber, type WorldFrame } from "./frames.ts";
 import { countRanks, includesRank, toRankRanges } from "./rank-ranges.ts";
 import type { RankRanges } from "./wire.ts";
 
-/** Collects what happens within a window: the first at once, everything after it together. */
+/**
+ * Limits flushes to one per window. The first one runs in the current turn's check phase, later ones at the end of the
+ * window.
+ */
 export class ThrottledFlush {
   readonly #windowMs: number;
   readonly #flush: () => void;
@@ -16,14 +19,14 @@ export class ThrottledFlush {
     this.#flush = flush;
   }
 
-  /** There is something to flush. */
+  /** Schedules a flush. */
   schedule(): void {
     if (this.#timer !== undefined || this.#isDisposed) return;
     const delayMs = this.#lastFlushAt + this.#windowMs - performance.now();
     this.#timer = delayMs > 0 ? setTimeout(() => this.flushNow(), delayMs) : setImmediate(() => this.flushNow());
   }
 
-  /** Flushes now what was scheduled. */
+  /** Runs a scheduled flush now. */
   flushNow(): void {
     if (this.#timer === undefined) return;
     this.#clearTimer();
@@ -43,14 +46,16 @@ export class ThrottledFlush {
   }
 }
 
-/** A connection from below: a rank's own, a child agent's, or an observer's, which leads to no rank. */
+/**
+ * A connection from below: of a rank, a child agent, or an observer. No rank is reached over an observer's connection.
+ */
 export interface Link {
   readonly channel: Channel;
   readonly isAgent: boolean;
   readonly isObserver: boolean;
 }
 
-/** A frame before it has its world's number on some connection. */
+/** A frame without the world's number, which differs between connections. */
 export type LocalWorldFrame = WorldFrame extends infer F ? (F extends WorldFrame ? Omit<F, "world"> : never) : never;
 
 interface Branch {
@@ -59,7 +64,9 @@ interface Branch {
   readonly ranks: Set<number>;
 }
 
-/** The tree of a world around one agent: which connection leads to which rank, and the way towards the root. */
+/**
+ * Routing of a world at one agent: the connection over which each rank is reached, and the connection towards the root.
+ */
 export class Branches {
   readonly size: number;
   readonly isRoot: boolean;
@@ -73,14 +80,14 @@ export class Branches {
     this.#sendToParent = sendToParent;
   }
 
-  /** Adds a connection; false if it is there. */
+  /** Adds a connection. Returns false if it was added before. */
   add(link: Link, worldNumber: number): boolean {
     if (this.#branchOfLink.has(link)) return false;
     this.#branchOfLink.set(link, { worldNumber, ranks: new Set() });
     return true;
   }
 
-  /** A rank is reached over this connection from now on; false if another one leads there. */
+  /** Assigns a rank to a connection. Returns false if the rank is already assigned. */
   assignRank(link: Link, rank: number): boolean {
     if (this.#linkByRank[rank] !== undefined) return false;
     this.#linkByRank[rank] = link;
@@ -88,7 +95,7 @@ export class Branches {
     return true;
   }
 
-  /** The rank is gone. */
+  /** Removes a rank that has exited or was lost. */
   release(rank: number): void {
     const link = this.#linkByRank[rank];
     this.#linkByRank[rank] = undefined;
@@ -108,7 +115,7 @@ export class Branches {
     return this.#branchOfLink.get(link)?.worldNumber;
   }
 
-  /** The connection towards a rank; undefined for one that is not below this agent, or is gone. */
+  /** Returns the connection to a rank; undefined for a rank that is not below this agent or has been released. */
   linkForRank(rank: number): Link | undefined {
     return this.#linkByRank[rank];
   }
@@ -126,7 +133,10 @@ export class Branches {
     return true;
   }
 
-  /** The ranks, in ascending order, by the connection that leads to them; those that are gone or not below are left out. */
+  /**
+   * Groups ranks, in ascending order, by connection. Ranks that are not below this agent or have been released are
+   * omitted.
+   */
   partition(ranks: RankRanges): ReadonlyMap<Link, RankRanges> {
     const ranksByLink = new Map<Link, RankRanges>();
     for (const [link, branch] of this.#branchOfLink) {
@@ -137,12 +147,15 @@ export class Branches {
     return ranksByLink;
   }
 
-  /** How many connections lead to any of the ranks, which are in ascending order. */
+  /**
+   * Returns the number of connections over which at least one of the ranks is reached. The ranks are in ascending
+   * order.
+   */
   countLinks(ranks: RankRanges): number {
     return this.#linksForRanks(ranks).length;
   }
 
-  /** Whether all of the ranks, which are in ascending order, are below this agent. */
+  /** Returns whether all ranks are below this agent. The ranks are in ascending order. */
   includesAll(ranks: RankRanges): boolean {
     let reachableCount = 0;
     for (const { ranks: linkRanks } of this.#branchOfLink.values())
@@ -150,7 +163,7 @@ export class Branches {
     return reachableCount === countRanks(ranks);
   }
 
-  /** Towards the root. */
+  /** Sends a frame towards the root. At the root, does nothing. */
   sendToParent(frame: LocalWorldFrame): void {
     this.#sendToParent?.(frame);
   }
@@ -160,17 +173,17 @@ export class Branches {
     if (branch !== undefined) link.channel.send({ ...frame, world: branch.worldNumber });
   }
 
-  /** To each of the links, by default all: encoded once. */
+  /** Sends a frame, which is encoded once, to the links; by default to all. */
   broadcast(frame: LocalWorldFrame, links: Iterable<Link> = this.#branchOfLink.keys()): void {
     this.forward(encode({ ...frame, world: 0 }), links);
   }
 
-  /** To every connection that leads to one of the ranks, which are in ascending order. */
+  /** Sends a frame to each connection over which one of the ranks is reached. The ranks are in ascending order. */
   multicast(frame: LocalWorldFrame, ranks: RankRanges): void {
     this.broadcast(frame, this.#linksForRanks(ranks));
   }
 
-  /** The same of an encoded frame. */
+  /** Sends an encoded frame to the links; by default to all. */
   forward(encodedFrame: Buffer, links: Iterable<Link> = this.#branchOfLink.keys()): void {
     const frameByWorldNumber = new Map<number, Buffer>();
     for (const link of links) {

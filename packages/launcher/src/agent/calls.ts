@@ -9,7 +9,7 @@ const LOG_QUERY_TIMEOUT_MS = 1000;
 
 interface CallReport {
   readonly history: bigint;
-  /** A rank that has it. */
+  /** A rank with this history. */
   readonly rank: number;
   /** The connections that reported it. */
   readonly links: Set<Link>;
@@ -18,8 +18,9 @@ interface CallReport {
 type CallLog = readonly CallRecord[];
 
 /**
- * What two ranks did differently: the first call whose history differs, the lower rank first; of calls that differ only in what
- * came before them, or in what is not described, rather one whose descriptions differ.
+ * Describes the first call at which two ranks diverge, with the lower rank first. Among calls whose histories differ,
+ * the first one with different descriptions is preferred, because others differ only in earlier calls or in properties
+ * that are not described.
  */
 export function mismatchMessage(a: number, callsOfA: CallLog, b: number, callsOfB: CallLog): string {
   if (a > b) return mismatchMessage(b, callsOfB, a, callsOfA);
@@ -37,7 +38,7 @@ export function mismatchMessage(a: number, callsOfA: CallLog, b: number, callsOf
   return `${divergenceText}; all ranks of a group must call the same collectives in the same order, with the same shapes`;
 }
 
-/** Compares what the ranks of a group have called: each agent forwards one report once all below it agree. */
+/** Compares the calls of the ranks of a group. Each agent forwards one report when all ranks below it agree. */
 export class CallChecker {
   readonly #branches: Branches;
   readonly #groups: GroupTable;
@@ -59,7 +60,7 @@ export class CallChecker {
     const report = this.#reports.get(key);
     if (report === undefined) {
       this.#reports.set(key, { history, rank, links: new Set([link]) });
-      // Of a group that lost a member, nothing is ever complete.
+      // Reports of a group that has lost a member never become complete, so that the oldest one is dropped.
       if (this.#reports.size > MAX_PENDING_REPORTS) this.#reports.delete(this.#reports.keys().next().value as string);
     } else if (report.history !== history) {
       return this.#queryLogs({ group, ranks: explicitRanks }, report.rank, rank);
@@ -80,30 +81,30 @@ export class CallChecker {
     });
   }
 
-  /** A request for the log of a rank below, from above. */
+  /** Handles a request of the parent for the call log of a rank below this agent. */
   onQuery({ query, rank, group }: FrameOf<"callLogQuery">): void {
     this.#queryLog(rank, group, (calls) => this.#branches.sendToParent({ kind: "callLogReply", query, rank, calls }));
   }
 
-  /** A log from below. */
+  /** Handles the call log of a rank below this agent. */
   onQueryReply({ query, calls }: FrameOf<"callLogReply">): void {
     this.#queries.get(query)?.(calls);
     this.#queries.delete(query);
   }
 
-  /** What an agent below, or this one, has found. */
+  /** Handles a mismatch found by a child agent or by this agent. */
   reportMismatch({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
     if (!this.#branches.isRoot) return this.#branches.sendToParent({ kind: "mismatch", group, message, ranks });
     if (!this.#mismatchedGroups.has(group)) this.distribute({ group, message, ranks });
   }
 
-  /** What the root has decided. */
+  /** Sends a mismatch that the root has reported to the ranks below this agent. */
   distribute({ group, message, ranks }: Omit<FrameOf<"mismatch">, "kind" | "world">): void {
     this.#mismatchedGroups.add(group);
     this.#branches.multicast({ kind: "mismatch", group, message, ranks }, this.#resolveRanks(group, ranks));
   }
 
-  /** The ranks that must agree: those of the report, else of the group. */
+  /** Returns the ranks that must agree: those of the report if it lists any, else those of the group. */
   #resolveRanks(group: bigint, explicitRanks: RankRanges): RankRanges {
     return explicitRanks.length > 0 ? unionRankRanges([explicitRanks]) : (this.#groups.ranksOf(group) ?? []);
   }
@@ -117,7 +118,7 @@ export class CallChecker {
         if (callA === undefined || callB === undefined) return;
         this.reportMismatch({ group, ranks, message: mismatchMessage(a, callA, b, callB) });
       });
-    // From here on no report of the group is compared here.
+    // From here on this agent no longer compares reports of the group.
     if (!this.#branches.isRoot) this.#mismatchedGroups.add(group);
   }
 

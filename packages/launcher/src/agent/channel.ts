@@ -2,27 +2,30 @@ import type { Duplex } from "node:stream";
 import { encode, type Frame, FrameReader } from "./frames.ts";
 import { LIMITS, ProtocolError } from "./wire.ts";
 
-/** What a channel's owner does with what arrives. */
+/** Callbacks of a channel's owner. */
 export interface ChannelEvents {
-  /** A whole frame, without its length. May throw ProtocolError, which ends the channel. */
+  /** Called with each complete frame, without its length. May throw ProtocolError, which closes the channel. */
   onContent(content: Buffer): void;
-  /** Nothing more arrives; called once. */
+  /** Called once, when the connection has ended. */
   onEnd(reason: string): void;
 }
 
-/** A peer with more unread bytes than this is disconnected. */
+/** A peer with more unread bytes than this limit is disconnected. */
 const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
 
 const CONNECTION_END_REASON = "connection closed";
 
-/** The system resets a connection where a process ends with bytes unread, and closes it otherwise: the peer's end all the same. */
+/**
+ * Returns the reason of a connection's end. The system resets the connection if the peer exits with unread bytes: also
+ * a close.
+ */
 function endReason({ code, message }: NodeJS.ErrnoException): string {
   return code === "ECONNRESET" || code === "EPIPE" ? CONNECTION_END_REASON : message;
 }
 
-/** One end of a connection that carries frames, over any stream of bytes. */
+/** One end of a connection that transfers frames over a byte stream. */
 export class Channel {
-  /** When something was last received, on the clock of `performance.now()`. */
+  /** Time at which data was last received, on the clock of `performance.now()`. */
   lastReceivedAt: number = performance.now();
   readonly #stream: Duplex;
   readonly #events: ChannelEvents;
@@ -46,7 +49,7 @@ export class Channel {
     return !this.#hasEnded && !this.#isFinished;
   }
 
-  /** The peer has sent a valid hello: longer frames are accepted from it. */
+  /** Accepts longer frames from now on, because the peer has sent a valid hello. */
   markAuthenticated(): void {
     this.#reader.limit = LIMITS.frame;
   }
@@ -56,8 +59,9 @@ export class Channel {
   }
 
   /**
-   * Sends an encoded frame with all others of this turn of the event loop. So everything that has arrived is read before
-   * anything is written: a write to a process that has just ended would lose what it sent last.
+   * Sends an encoded frame together with all others of this turn of the event loop. The delay ensures that received
+   * data is read before data is written: a write to a process that has just exited would discard the last data that it
+   * sent.
    */
   write(encodedFrame: Buffer): void {
     if (!this.isOpen) return;
@@ -70,7 +74,7 @@ export class Channel {
     });
   }
 
-  /** Sends what is queued, then ends; what still arrives is dropped. */
+  /** Sends the queued frames, then closes the connection. Data that still arrives is dropped. */
   finish(): void {
     if (!this.isOpen) return;
     this.#flush();
@@ -78,7 +82,7 @@ export class Channel {
     this.#stream.end(() => this.#stream.destroy());
   }
 
-  /** Ends at once, without `ended`. */
+  /** Closes the connection at once, without calling `onEnd`. */
   destroy(): void {
     this.#hasEnded = true;
     this.#stream.destroy();

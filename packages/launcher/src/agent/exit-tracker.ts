@@ -5,7 +5,7 @@ import { expandRankRanges, toRankRanges } from "./rank-ranges.ts";
 const PARENT_FLUSH_WINDOW_MS = 10;
 const CHILDREN_FLUSH_WINDOW_MS = 20;
 
-/** Ranks by a text that they share. */
+/** Ranks grouped by a common text, such as the reason of their loss. */
 class RanksByReason {
   readonly #groups = new Map<string, number[]>();
 
@@ -15,7 +15,7 @@ class RanksByReason {
     else group.push(...ranks);
   }
 
-  /** All of them; none from then on. */
+  /** Returns an entry for each group and removes all groups. */
   drainGroups<T>(createEntry: (text: string, ranks: readonly number[]) => T): readonly T[] {
     const groupEntries = [...this.#groups].map(([text, ranks]) => createEntry(text, ranks));
     this.#groups.clear();
@@ -24,15 +24,16 @@ class RanksByReason {
 }
 
 /**
- * How the ranks of a world end: in order (`leave`), by a failure that they report, or without notice (`lost`). Collected
- * towards the root, which decides and distributes to all. What a rank reported itself wins over its loss.
+ * Tracks how the ranks of a world exit: orderly (`leave`), by a failure that they report, or without notice (`lost`).
+ * Reports are collected towards the root, which decides and distributes the result. A failure that a rank has reported
+ * takes precedence over its loss.
  */
 export class ExitTracker {
   readonly #branches: Branches;
   readonly #pendingExits = new RanksByReason();
   readonly #pendingLosses = new RanksByReason();
   readonly #batch: ThrottledFlush;
-  // What follows is kept at the root.
+  // The following fields are used only at the root.
   readonly #exitedRanks = new Map<number, string>();
   readonly #lostRanks = new Set<number>();
   #failedRank: number | undefined;
@@ -45,17 +46,17 @@ export class ExitTracker {
     );
   }
 
-  /** At the root: ranks that have closed in order, and their last operations. */
+  /** At the root: ranks that have exited orderly, with their last operations. */
   get exited(): ReadonlyMap<number, string> {
     return this.#exitedRanks;
   }
 
-  /** At the root: ranks that are gone without notice. */
+  /** At the root: ranks that were lost without notice. */
   get lost(): ReadonlySet<number> {
     return this.#lostRanks;
   }
 
-  /** Ranks below have closed in order. */
+  /** Records ranks below this agent that have exited orderly. */
   recordExits(exits: FrameOf<"leave">["exits"]): void {
     for (const { ranks: ranges, last } of exits) {
       const ranks = [...expandRankRanges(ranges)];
@@ -69,7 +70,7 @@ export class ExitTracker {
     this.#batch.schedule();
   }
 
-  /** Ranks below are gone without notice. */
+  /** Records ranks below this agent that were lost without notice. */
   recordLosses(ranks: readonly number[], reason: string): void {
     for (const rank of ranks) this.#branches.release(rank);
     if (this.#branches.isRoot) for (const rank of ranks) this.#lostRanks.add(rank);
@@ -79,7 +80,10 @@ export class ExitTracker {
     this.#batch.schedule();
   }
 
-  /** A rank below has failed. Only the first failure of a world is distributed: others follow from it. */
+  /**
+   * Records the failure of a rank below this agent. Only the first failure of a world is distributed, as the cause of
+   * later ones.
+   */
   recordFailure(frame: FrameOf<"failed">): void {
     this.#batch.flushNow();
     if (!this.#branches.isRoot) return this.#branches.sendToParent(frame);
@@ -88,7 +92,7 @@ export class ExitTracker {
     this.#branches.broadcast(frame);
   }
 
-  /** Sends what is collected. */
+  /** Sends the collected reports now. */
   flush(): void {
     this.#batch.flushNow();
   }

@@ -1,4 +1,4 @@
-/** The frames of docs/control-plane.md: one table, from which they are written, read and checked. */
+/** The frames of docs/control-plane.md. One table defines how they are encoded, decoded and checked. */
 import {
   bytes,
   type Codec,
@@ -25,13 +25,13 @@ export const PROTOCOL_VERSION = 2;
 
 export const ROLES = { rank: 0, agent: 1, observer: 2 } as const;
 
-/** The codes of failures that agents send themselves; those of ranks pass through. As in mosaic/stream.h. */
+/** Codes of failures that agents send, as in mosaic/stream.h. Codes of failures of ranks are forwarded unchanged. */
 export const FAILURE_CODES = { peerLost: 2, timeout: 3, mismatch: 4 } as const;
 
 export interface JoinMember {
   readonly rank: number;
   readonly pid: number;
-  /** Index in the frame's `hosts`; of a rank's own frame: 0. */
+  /** Index in the frame's `hosts`; 0 in a frame that a rank sends. */
   readonly host: number;
 }
 
@@ -41,26 +41,31 @@ export interface CallRecord {
   readonly description: string;
 }
 
-/** What a monitor shows of a rank beside its position: counts since it connected, times in nanoseconds, memory in bytes. */
+/**
+ * Metrics of a rank for monitors. Counts are since the rank connected, times are in nanoseconds, memory is in bytes.
+ */
 export interface RankMetrics {
-  /** CLOCK_MONOTONIC of its host at the sample. */
+  /** Time of the sample, CLOCK_MONOTONIC of the rank's host. */
   readonly time: bigint;
-  /** Marked by `markStep`; the time of the last one, and since the last mark. */
+  /**
+   * Number of steps marked by `markStep`. `step` is the duration of the last one, `sinceStep` the time since the last
+   * mark.
+   */
   readonly steps: bigint;
   readonly step: bigint;
   readonly sinceStep: bigint;
-  /** For which its device has waited for collectives. */
+  /** Time for which the rank's device has waited for collectives. */
   readonly waiting: bigint;
   readonly bytesSent: bigint;
   readonly bytesReceived: bigint;
   /** Device memory at the last mark. */
   readonly reserved: bigint;
   readonly peak: bigint;
-  /** Of the process. */
+  /** Resident memory of the process. */
   readonly resident: bigint;
 }
 
-/** Where some ranks are: `activity` and the rest as in control_plane.h. */
+/** The common position of some ranks. The fields are as in control_plane.h. */
 export interface RankPosition {
   readonly ranks: RankRanges;
   readonly activity: number;
@@ -70,7 +75,7 @@ export interface RankPosition {
   readonly operation: string;
   readonly description: string;
   readonly last: string;
-  /** One where they were requested and the rank is there, else none. */
+  /** One element if metrics were requested and the rank is connected, else empty. */
   readonly metrics: readonly RankMetrics[];
 }
 
@@ -193,7 +198,7 @@ const position = {
 const positions = list(record<RankPosition>({ ranks: rankRanges, ...position }));
 const world = u32;
 
-/** By kind: its number on the wire, and its fields in their order. */
+/** For each kind, its number in the encoding and its fields in their order. */
 const frameLayouts: { readonly [K in Kind]: readonly [type: number, fields: FieldCodecs<Frames[K]>] } = {
   hello: [1, { magic: u32, version: u32, secret: text, role: u8, agent: u32, host: text, address: text }],
   accept: [2, { heartbeatMs: u32, heartbeatTimeoutMs: u32 }],
@@ -265,7 +270,7 @@ for (const [name, [type, fields]] of Object.entries(frameLayouts)) {
   codecByType.set(type, codec);
 }
 
-/** Bytes of a frame, its length included. */
+/** Encodes a frame, including its length. */
 export function encode(frame: Frame): Buffer {
   const { type, body } = codecByKind.get(frame.kind) as FrameCodec;
   const writer = new ByteWriter();
@@ -276,14 +281,14 @@ export function encode(frame: Frame): Buffer {
   return writer.bytes;
 }
 
-/** The same frame of a world under its number on another connection. */
+/** Returns a copy of an encoded frame with the world's number on another connection. */
 export function withWorldNumber(encodedFrame: Buffer, worldNumber: number): Buffer {
   const copy = Buffer.from(encodedFrame);
   copy.writeUInt32LE(worldNumber, 5);
   return copy;
 }
 
-/** The bytes of a frame that was received without its length. */
+/** Returns an encoded frame, including its length, from the content. */
 export function withLengthPrefix(content: Buffer): Buffer {
   const encodedFrame = Buffer.allocUnsafe(4 + content.length);
   encodedFrame.writeUInt32LE(content.length);
@@ -291,13 +296,16 @@ export function withLengthPrefix(content: Buffer): Buffer {
   return encodedFrame;
 }
 
-/** The kind of a frame, and its world's number; undefined for one that is of no world. */
+/**
+ * Returns the kind of a frame and its world's number, which is meaningful only for frames of a world; undefined if too
+ * short.
+ */
 export function peekHeader(content: Buffer): { readonly kind: Kind; readonly world: number } | undefined {
   const kind = codecByType.get(content[0] as number)?.kind;
   return kind === undefined || content.length < 5 ? undefined : { kind, world: content.readUInt32LE(1) };
 }
 
-/** A frame without its length. Throws ProtocolError. */
+/** Decodes the content of a frame, without its length. Throws ProtocolError. */
 export function decode(content: Buffer): Frame {
   const reader = new ByteReader(content);
   const type = u8.read(reader);
@@ -311,16 +319,16 @@ export function decode(content: Buffer): Frame {
   return value;
 }
 
-/** Version and secret of a hello of any version; undefined for what is no hello. */
+/** Returns version and secret of a hello of any version; undefined for any other frame. */
 export function peekHello(content: Buffer): { readonly version: number; readonly secret: string } | undefined {
   const reader = new ByteReader(content);
   if (u8.read(reader) !== frameLayouts.hello[0] || u32.read(reader) !== MAGIC) return undefined;
   return { version: u32.read(reader), secret: text.read(reader) };
 }
 
-/** Cuts a byte stream into frames without their lengths. */
+/** Splits a byte stream into frames without their lengths. */
 export class FrameReader {
-  /** The longest frame that is accepted now. */
+  /** The maximum length of a frame at present. */
   limit: number = LIMITS.hello;
   #chunks: Buffer[] = [];
   #size = 0;
@@ -330,7 +338,7 @@ export class FrameReader {
     this.#size += chunk.length;
   }
 
-  /** The next whole frame. Throws ProtocolError for a length that cannot be. */
+  /** Returns the next complete frame, or undefined. Throws ProtocolError for an invalid length. */
   next(): Buffer | undefined {
     if (this.#size < 4) return undefined;
     if ((this.#chunks[0] as Buffer).length < 4) this.#join();

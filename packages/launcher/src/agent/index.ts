@@ -1,6 +1,6 @@
 /**
- * The control plane's agent: docs/control-plane.md is its protocol. `mosaic-run` runs one for its ranks; where ranks are
- * started by something else, the first rank of a host starts `@mosaic/launcher/agent-process`.
+ * The agent of the control plane, whose protocol is specified in docs/control-plane.md. `mosaic-run` runs an agent for
+ * its ranks. If ranks are started otherwise, the first rank of a host starts `@mosaic/launcher/agent-process`.
  *
  * @module
  */

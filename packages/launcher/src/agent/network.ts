@@ -2,11 +2,14 @@ import { once } from "node:events";
 import { connect, createServer, type Server } from "node:net";
 import type { Duplex } from "node:stream";
 
-/** How agents reach one another. Anything that gives streams of bytes will do: `tcpNetwork` on one host, `tlsNetwork` between hosts. */
+/**
+ * Network between agents, which provides byte streams: `tcpNetwork` on one host, `tlsNetwork` between hosts, or a
+ * custom one.
+ */
 export interface Network {
-  /** Accepts connections of other agents; resolves to the address that they connect to. */
+  /** Accepts connections of other agents. Resolves to the address to which they connect. */
   listen(accept: (stream: Duplex) => void): Promise<Listener>;
-  /** Connects to an address. Rejects when it cannot. */
+  /** Connects to an address. Rejects if the connection fails. */
   connect(address: string): Promise<Duplex>;
 }
 
@@ -15,7 +18,9 @@ export interface Listener {
   close(): void;
 }
 
-/** Why a handshake failed: the shared secrets do not match, or is no peer of this protocol at all. */
+/**
+ * Error of a handshake: the shared secrets do not match (`secret`), or the peer does not support the protocol (`peer`).
+ */
 export class HandshakeError extends Error {
   override readonly name: string = "HandshakeError";
   readonly reason: "secret" | "peer";
@@ -25,7 +30,10 @@ export class HandshakeError extends Error {
   }
 }
 
-/** TCP without encryption, for agents of one host. `host` is the address to listen at; port 0 takes any free one. */
+/**
+ * Creates a network over TCP without encryption, for agents of one host. `host` is the address to listen at. Port 0:
+ * any free port.
+ */
 export function tcpNetwork({
   host = "127.0.0.1",
   port = 0,
@@ -48,11 +56,11 @@ export function tcpNetwork({
   };
 }
 
-/** `host:port`, with brackets around an address of IPv6. */
+/** Returns `host:port`, with brackets around an IPv6 address. */
 export const formatAddress = (host: string, port: number): string =>
   host.includes(":") ? `[${host}]:${port}` : `${host}:${port}`;
 
-/** The parts of `host:port` or `[host]:port`. */
+/** Parses `host:port` or `[host]:port`. */
 export function parseAddress(address: string): { readonly host: string; readonly port: number } {
   const colonIndex = address.lastIndexOf(":");
   return {
@@ -61,7 +69,7 @@ export function parseAddress(address: string): { readonly host: string; readonly
   };
 }
 
-/** The port of a server that listens. */
+/** Returns the port of a listening server. */
 export function listeningPort(server: Server): number {
   const address = server.address();
   if (address === null || typeof address === "string")

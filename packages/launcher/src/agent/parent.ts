@@ -8,14 +8,14 @@ import type { World } from "./world.ts";
 
 export interface ParentOptions {
   readonly network: Network;
-  /** Address of the root, which redirects to the parent. */
+  /** Address of the root, which redirects this agent to its parent. */
   readonly root: string;
   readonly hello: FrameOf<"hello">;
-  /** The parent is gone, or has refused this agent: no world is served any more. */
+  /** Called when the parent was lost or has refused this agent. No world can be served any more. */
   onLost(refusal: RendezvousRefusal): void;
 }
 
-/** A world's way towards the root. */
+/** Connection of one world towards the root. */
 export interface ParentLink {
   send(frame: LocalWorldFrame): void;
   registerWorld(world: World): void;
@@ -24,7 +24,7 @@ export interface ParentLink {
 
 const RETRY_DELAY_MS = 200;
 
-/** The connection to the parent agent. What is sent before it stands waits. */
+/** The connection to the parent agent. Frames that are sent before it is accepted are queued. */
 export class Parent {
   readonly #options: ParentOptions;
   readonly #worlds = new Map<number, World>();
@@ -41,12 +41,12 @@ export class Parent {
     void this.#connect();
   }
 
-  /** Why no world can be served, if so. */
+  /** Reason why no world can be served; undefined if there is none. */
   get failure(): RendezvousRefusal | undefined {
     return this.#failure;
   }
 
-  /** Why there is no connection; undefined when there is one. */
+  /** Reason why there is no connection; undefined if this agent is connected. */
   get disconnectReason(): string | undefined {
     if (this.#isAccepted) return undefined;
     const { hello, root } = this.#options;
@@ -62,7 +62,7 @@ export class Parent {
     };
   }
 
-  /** Sends a heartbeat, and looks whether the parent has sent one. */
+  /** Sends a heartbeat, and checks that the parent's last data is not older than the timeout. */
   tick(now: number, wasPaused: boolean, heartbeatTimeoutMs: number): void {
     if (!this.#isAccepted || this.#channel === undefined) return;
     if (wasPaused) this.#channel.lastReceivedAt = now;
@@ -92,7 +92,7 @@ export class Parent {
     }
   }
 
-  /** Resolves once accepted, or when the connection has ended: with the address that this agent was sent to. */
+  /** Resolves when this agent was accepted, or when the connection has ended, with the address of a redirect if any. */
   async #connectThrough(address: string): Promise<string | undefined> {
     let stream: Awaited<ReturnType<Network["connect"]>>;
     try {

@@ -11,19 +11,19 @@ import {
 } from "./rank-ranges.ts";
 import type { RankRanges } from "./wire.ts";
 
-/** Requests that come within this time share one gather. */
+/** Requests within this time share one gather. */
 const BATCH_WINDOW_MS = 50;
-/** At the root, also those that come while it is under way, and no older than this. */
+/** At the root, later requests share a gather that is still running if it is not older than this. */
 const MAX_SHARED_AGE_MS = 250;
 const ROOT_TIMEOUT_MS = 800;
-/** An agent's children answer earlier than itself. */
+/** Each agent's timeout is shorter than its parent's by this time. */
 const TIMEOUT_STEP_MS = 100;
 const MIN_TIMEOUT_MS = 100;
-/** Of 8 MiB that a frame may have; metrics of 10 000 ranks are less. */
+/** Below the maximum frame of 8 MiB. The metrics of 10 000 ranks are smaller. */
 const MAX_REPLY_BYTES = 6 * 1024 * 1024;
 const MAX_PENDING_REQUESTS = 1024;
 
-/** As in control_plane.h. */
+/** Values of `activity`, as in control_plane.h. */
 const ACTIVITY_EXITED = 3;
 const ACTIVITY_FAILED = 4;
 
@@ -34,26 +34,26 @@ interface Requester {
   readonly includesMetrics: boolean;
 }
 
-/** Which ranks are requested, and whether with metrics. */
+/** The requested ranks, and whether metrics are requested. */
 interface PositionSelection {
   readonly ranks: RankRanges;
   readonly includesMetrics: boolean;
 }
 
 interface PendingQuery {
-  /** The connections that have not answered, and the ranks that were requested of them. */
+  /** The connections that have not replied yet, with the ranks that were requested over each. */
   readonly pendingLinks: Map<Link, RankRanges>;
   readonly table: PositionTable;
   finish(): void;
 }
 
-/** A gather of the root. */
+/** A running gather of the root. */
 interface PendingGather extends PositionSelection {
   readonly startedAt: number;
   readonly requesters: Requester[];
 }
 
-/** Where ranks are: requests are merged on their way to the root, and answers on theirs. */
+/** Collects the positions of ranks. Requests and replies are merged at each agent on the way to the root. */
 export class PositionCollector {
   readonly #branches: Branches;
   readonly #exitTracker: Pick<ExitTracker, "exited" | "lost">;
@@ -70,20 +70,20 @@ export class PositionCollector {
     this.#exitTracker = exitTracker;
   }
 
-  /** From below. */
+  /** Handles a request from below. */
   request(link: Link, { request, metrics, ranks }: FrameOf<"positionsRequest">): void {
     this.#requesters.push({ link, request, ranks: unionRankRanges([ranks]), includesMetrics: metrics !== 0 });
     this.#batch.schedule();
   }
 
-  /** From above: answered after `timeoutMs` at the latest. */
+  /** Handles a query of the parent. The reply is sent after `timeoutMs` at the latest. */
   query({ query, timeoutMs, metrics, ranks }: FrameOf<"positionsQuery">): void {
     const onQueryReply = (positions: readonly RankPosition[]): void =>
       this.#branches.sendToParent({ kind: "positionsReply", query, positions });
     this.#queryBranches({ ranks: unionRankRanges([ranks]), includesMetrics: metrics !== 0 }, timeoutMs, onQueryReply);
   }
 
-  /** From below. */
+  /** Handles a reply from below. */
   onQueryReply(link: Link, { query, positions }: FrameOf<"positionsReply">): void {
     const pendingQuery = this.#queries.get(query);
     const requestedRanks = pendingQuery?.pendingLinks.get(link);
@@ -93,7 +93,7 @@ export class PositionCollector {
     if (pendingQuery.pendingLinks.size === 0) pendingQuery.finish();
   }
 
-  /** From above. */
+  /** Delivers the positions that the parent sends to the requesters. */
   distribute({ request, positions }: FrameOf<"positions">): void {
     this.#deliver(this.#pendingRequests.get(request) ?? [], positions);
     this.#pendingRequests.delete(request);
@@ -112,13 +112,13 @@ export class PositionCollector {
     if (this.#branches.isRoot) return this.#serveRequesters(requesters, { ranks, includesMetrics });
     const request = this.#nextRequest++;
     this.#pendingRequests.set(request, requesters);
-    // What the root never answers, because it is gone, is forgotten.
+    // Requests without a reply, for example because the root was lost, are dropped.
     if (this.#pendingRequests.size > MAX_PENDING_REQUESTS)
       this.#pendingRequests.delete(this.#pendingRequests.keys().next().value as bigint);
     this.#branches.sendToParent({ kind: "positionsRequest", request, metrics: Number(includesMetrics), ranks });
   }
 
-  /** At the root: by the gather that is under way if it covers these ranks, else by another one. */
+  /** At the root: adds the requesters to the running gather if it covers their ranks, else starts a new one. */
   #serveRequesters(requesters: readonly Requester[], { ranks, includesMetrics }: PositionSelection): void {
     const pendingGather = this.#pendingGather;
     const isShareable = pendingGather !== undefined && performance.now() - pendingGather.startedAt <= MAX_SHARED_AGE_MS;
@@ -128,7 +128,7 @@ export class PositionCollector {
       countRanks(intersectRankRanges(pendingGather.ranks, ranks)) === countRanks(ranks)
     )
       return void pendingGather.requesters.push(...requesters);
-    // A request for most of the world is one of many: a gather of all ranks answers the others, too.
+    // A request for most of the world is likely followed by others, which a gather of all ranks can serve, too.
     const allRanks: RankRanges = [[0, this.#branches.size]];
     const requestedRanks = 2 * countRanks(ranks) > this.#branches.size ? allRanks : ranks;
     const gather = {
@@ -165,7 +165,7 @@ export class PositionCollector {
     if (ranksByLink.size === 0) finish();
   }
 
-  /** With the requested ranks that are gone by now, whatever they answered before. */
+  /** Adds the requested ranks that have exited or were lost. For these, earlier replies are ignored. */
   #addExited(positions: readonly RankPosition[], requestedRanks: RankRanges): readonly RankPosition[] {
     const unknownPosition = { group: 0n, sequence: 0n, index: 0n, operation: "", description: "", metrics: [] };
     const table = new PositionTable();
@@ -180,7 +180,7 @@ export class PositionCollector {
     return table.positions;
   }
 
-  /** To each what it requested. */
+  /** Sends each requester the positions that it requested. */
   #deliver(requesters: readonly Requester[], positions: readonly RankPosition[]): void {
     for (const { link, request, ranks, includesMetrics } of requesters) {
       const table = new PositionTable();
@@ -191,7 +191,7 @@ export class PositionCollector {
   }
 }
 
-/** Places by all but their ranks: ranks that are in the same one are one entry. */
+/** Positions keyed by all fields except the ranks. Ranks with the same position share one entry. */
 class PositionTable {
   readonly #positions = new Map<string, { readonly position: RankPosition; readonly rangeLists: RankRanges[] }>();
 
@@ -205,12 +205,12 @@ class PositionTable {
     else this.#positions.set(key, { position: { ...position, ranks: [] }, rangeLists: [ranges] });
   }
 
-  /** Of the positions, those of these ranks. */
+  /** Adds the positions of some of the ranks. */
   addSubset(positions: readonly RankPosition[], ranks: RankRanges): void {
     for (const position of positions) this.add(intersectRankRanges(unionRankRanges([position.ranks]), ranks), position);
   }
 
-  /** As many as fit into one frame. */
+  /** The positions, as many as fit into one frame. */
   get positions(): readonly RankPosition[] {
     let bytes = 0;
     const positions: RankPosition[] = [];

@@ -1,8 +1,8 @@
 /**
- * An agent in a process of its own, for hosts without a launcher: `node agent-process.js SOCKET [INDEX ENDPOINT]`. It prints
- * `ready` once ranks can connect, `in-use` where another agent listens already, and ends with its last rank. The secret, if there is
- * one, is read from the file MOSAIC_TOKEN_FILE. With ENDPOINT, host:port, ranks are on several hosts, and a secret is required: agent 0
- * listens there, over TLS, and all others connect to it.
+ * An agent in a separate process, for hosts without a launcher: `node agent-process.js SOCKET [INDEX ENDPOINT]`. It
+ * prints `ready` when ranks can connect, or `in-use` if another agent already listens, and exits after its last rank.
+ * The secret, if any, is read from the file MOSAIC_TOKEN_FILE. With ENDPOINT, host:port, ranks are on several hosts and
+ * a secret is required: agent 0 listens at ENDPOINT over TLS, and all other agents connect to it.
  */
 import { readFileSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
@@ -14,17 +14,20 @@ import { Agent, type AgentOptions } from "./agent.ts";
 import { parseAddress } from "./network.ts";
 import { sharedTlsNetwork, tlsNetwork, TlsServer } from "./tls.ts";
 
-/** Until the first hello of a rank, this process ends after so long, or with the process that started it. */
+/** Without a hello of a rank, this process exits after this time, or with the process that started it. */
 const HELLO_TIMEOUT_MS = 60_000;
-/** Ranks that found the socket while it had its name are connected by then. */
+/** Time within which ranks that found the socket before it was unlinked have connected. */
 const DRAIN_DELAY_MS = 100;
-/** The agent of an attempt before this one has closed the port by then, and the host's name is known. */
+/** Time within which the agent of a previous attempt closes the port and the host's name can be resolved. */
 const BIND_TIMEOUT_MS = 5_000;
 const RETRY_DELAY_MS = 100;
-/** Nothing numbers the hosts of such jobs densely, so each agent is a child of the root: no agent waits for a number that is not there. */
+/**
+ * The agents of such jobs are not numbered consecutively. All are children of the root, so that none waits for a
+ * missing parent.
+ */
 const STAR_FAN_OUT = 65_536;
 
-// The parent process reads until this one is ready, and no longer.
+// The parent process reads the output only until this process is ready.
 process.stdout.on("error", () => {});
 process.stderr.on("error", () => {});
 
@@ -39,22 +42,22 @@ async function serveAgent(path: string, agentOptions: Partial<AgentOptions>): Pr
     void closeIfUnused(agent);
   };
   setTimeout(stopWaiting, HELLO_TIMEOUT_MS);
-  // Its end is the end of the process that started this one.
+  // Standard input ends when the process that started this one exits.
   process.stdin.on("end", stopWaiting).on("error", stopWaiting).resume();
   process.on("exit", () => void agent.close());
   for (const signal of ["SIGTERM", "SIGINT", "SIGHUP"] as const) process.on(signal, () => process.exit(0));
-  // A scheduler that signals all processes of a job means its ranks.
+  // A scheduler may send these signals, which are meant for the ranks, to all processes of a job.
   for (const signal of ["SIGUSR1", "SIGUSR2"] as const) process.on(signal, () => {});
   process.stdout.write("ready\n");
 }
 
 async function closeIfUnused(agent: Agent): Promise<void> {
   if (agent.connections > 0) return;
-  // The name goes first: a rank that looks for an agent from here on starts another.
+  // The socket is unlinked first, so that a rank that looks for an agent from here on starts a new one.
   agent.unlink();
   await delay(DRAIN_DELAY_MS);
   if (agent.connections === 0) process.exit(0);
-  // It cannot have its name back where another agent has taken it; its ranks are served all the same.
+  // If another agent has taken the path, the socket file is not restored, and this agent still serves its ranks.
   await agent.restoreSocketFile().catch(() => {});
 }
 
@@ -116,7 +119,7 @@ try {
 } catch (error) {
   const { code, message } = error as NodeJS.ErrnoException;
   if (code === "EADDRINUSE") {
-    // The port of another agent's host, of which this one has no use.
+    // Another agent already listens at the socket, so that this one is not needed.
     process.stdout.write("in-use\n", () => process.exit(0));
   } else {
     process.stderr.write(`agent${path === undefined ? "" : ` at ${path}`}: ${message}\n`, () => process.exit(1));

@@ -1,6 +1,6 @@
 import type { RankRanges } from "./wire.ts";
 
-/** The ranks in ascending order, as ranges. */
+/** Converts ranks to ranges in ascending order. */
 export function toRankRanges(ranks: Iterable<number>): RankRanges {
   const ranges: [number, number][] = [];
   for (const rank of [...ranks].toSorted((a, b) => a - b)) {
@@ -11,15 +11,15 @@ export function toRankRanges(ranks: Iterable<number>): RankRanges {
   return ranges;
 }
 
-/** Each rank of the ranges, in their order. */
+/** Yields each rank of the ranges, in their order. */
 export function* expandRankRanges(ranges: RankRanges): Generator<number> {
   for (const [first, count] of ranges) for (let rank = first; rank < first + count; rank++) yield rank;
 }
 
-/** How many ranks the ranges have. */
+/** Returns the number of ranks in the ranges. */
 export const countRanks = (ranges: RankRanges): number => ranges.reduce((sum, [, count]) => sum + count, 0);
 
-/** The ranks of all of the lists, each once, in ascending order. */
+/** Returns the ranks of all lists, each once, in ascending order. */
 export function unionRankRanges(lists: readonly RankRanges[]): RankRanges {
   const union: [number, number][] = [];
   for (const [first, count] of lists.flat().toSorted(([a], [b]) => a - b)) {
@@ -30,7 +30,7 @@ export function unionRankRanges(lists: readonly RankRanges[]): RankRanges {
   return union;
 }
 
-/** The ranks that both have. Both are in ascending order. */
+/** Returns the ranks in both lists. Both are in ascending order. */
 export function intersectRankRanges(a: RankRanges, b: RankRanges): RankRanges {
   const intersection: [number, number][] = [];
   for (let i = 0, j = 0; i < a.length && j < b.length; ) {
@@ -43,7 +43,7 @@ export function intersectRankRanges(a: RankRanges, b: RankRanges): RankRanges {
   return intersection;
 }
 
-/** The ranks of `a` that `b` does not have. Both are in ascending order. */
+/** Returns the ranks of `a` that are not in `b`. Both are in ascending order. */
 export function subtractRankRanges(a: RankRanges, b: RankRanges): RankRanges {
   const difference: [number, number][] = [];
   let j = 0;
@@ -60,7 +60,7 @@ export function subtractRankRanges(a: RankRanges, b: RankRanges): RankRanges {
   return difference;
 }
 
-/** Whether a rank is among ranges in ascending order. */
+/** Returns whether a rank is in the ranges, which are in ascending order. */
 export function includesRank(ranges: RankRanges, rank: number): boolean {
   let [low, high] = [0, ranges.length];
   while (low < high) {
@@ -73,7 +73,7 @@ export function includesRank(ranges: RankRanges, rank: number): boolean {
   return false;
 }
 
-/** `rank 2`, `ranks 2, 5-9`: at most 16 ranges. */
+/** Formats ranks for messages, such as `rank 2` or `ranks 2, 5-9`, with at most 16 ranges. */
 export function formatRankRanges(ranks: Iterable<number>): string {
   const ranges = toRankRanges(ranks);
   const rangeTexts = ranges

@@ -3,7 +3,7 @@ import { FAILURE_CODES, type FrameOf } from "./frames.ts";
 import { formatRankRanges, toRankRanges } from "./rank-ranges.ts";
 import { LIMITS } from "./wire.ts";
 
-/** A host, by the number of its agent. */
+/** A host, identified by the number of its agent. */
 export interface Host {
   readonly agent: number;
   readonly name: string;
@@ -18,11 +18,11 @@ interface Member {
 interface JoinParameters {
   readonly size: number;
   readonly timeoutMs: number;
-  /** On the clock of `performance.now()`. */
+  /** Milliseconds on the clock of `performance.now()`. */
   readonly deadline: number;
 }
 
-/** Why a world does not come together. */
+/** Reason why the rendezvous of a world failed. */
 export interface RendezvousRefusal {
   readonly code: number;
   readonly message: string;
@@ -30,31 +30,34 @@ export interface RendezvousRefusal {
 
 const BATCH_WINDOW_MS = 5;
 const MEMBERS_PER_FRAME = 8192;
-/** The root names the ranks that are missing, so it answers first. */
+/** Other agents wait longer than the root, because only the root can name the missing ranks. */
 const NON_ROOT_EXTRA_TIMEOUT_MS = 1500;
-/** What Node's timers take; for anything longer they take 1 ms. */
+/** The longest delay of Node's timers. Node replaces a longer delay by 1 ms. */
 const MAX_TIMER_MS = 2 ** 31 - 1;
 
-/** What a rendezvous needs of its world. */
+/** Interface of a rendezvous to its world. */
 export interface RendezvousOptions {
   readonly name: string;
   readonly attempt: number;
   readonly branches: Branches;
   readonly host: Host;
   reject(refusal: RendezvousRefusal): void;
-  /** All ranks have joined; only at the root. */
+  /** Called when all ranks have joined, only at the root. */
   complete(table: Pick<FrameOf<"memberTable">, "hosts" | "members">): void;
-  /** Ranks whose process has exited, as reported to this agent. */
+  /** Returns the ranks whose processes have exited, as reported to this agent. */
   exitedRanks(): readonly number[];
-  /** Why this agent has no connection to its parent; undefined when it has one. */
+  /** Returns the reason why this agent has no connection to its parent; undefined if it is connected. */
   disconnectReason(): string | undefined;
 }
 
-/** Gathers the members of a world: towards the root in batches, and at the root until all are there. */
+/**
+ * Gathers the members of a world. Agents send them towards the root in batches, and the root waits until all have
+ * joined.
+ */
 export class Rendezvous {
   readonly #options: RendezvousOptions;
   readonly #members = new Map<number, Member>();
-  /** Not yet sent towards the root. */
+  /** Members that have not been sent towards the root yet. */
   readonly #unsentMembers: { readonly member: Member; readonly parameters: JoinParameters }[] = [];
   readonly #batch = new ThrottledFlush(BATCH_WINDOW_MS, () => this.#flush());
   #parameters: JoinParameters | undefined;
@@ -64,7 +67,7 @@ export class Rendezvous {
     this.#options = options;
   }
 
-  /** The ranks that have joined here. */
+  /** The ranks that have joined at this agent. */
   get ranks(): readonly number[] {
     return [...this.#members.keys()];
   }
@@ -86,18 +89,20 @@ export class Rendezvous {
     this.rejectIfExited();
   }
 
-  /** A rank that has exited, and has not joined or is gone again, will not join: the others do not wait for it. */
+  /**
+   * Rejects the world if a rank has exited without being joined. Such a rank will not join, so that waiting is useless.
+   */
   rejectIfExited(): void {
     const missingRanks = this.#options.exitedRanks().filter((rank) => !this.#members.has(rank));
     if (missingRanks.length === 0) return;
-    // The join comes first: the parent must have the world before it can reject it.
+    // Pending joins are sent first, because the parent can only reject a world that it has.
     this.#batch.flushNow();
     const exitText = `${formatRankRanges(missingRanks)} of ${this.#options.branches.size} exited before all ranks had joined`;
     const message = `${exitText}; call init on all ranks before any of them exits`;
     this.#options.reject({ code: FAILURE_CODES.peerLost, message });
   }
 
-  /** Ranks that had joined are gone. */
+  /** Removes ranks that have joined and were lost. */
   cancelJoin(ranks: readonly number[]): void {
     const { branches } = this.#options;
     this.#batch.flushNow();
@@ -114,7 +119,7 @@ export class Rendezvous {
     clearTimeout(this.#timer);
   }
 
-  /** False when the world is rejected because of this member. */
+  /** Returns false if the world is rejected because of this member. */
   #addMember(link: Link, member: Member, parameters: JoinParameters): boolean {
     const { branches } = this.#options;
     if (branches.isRoot) {
@@ -126,7 +131,7 @@ export class Rendezvous {
     } else {
       this.#unsentMembers.push({ member, parameters });
     }
-    // A second process of the same rank is rejected by the root, where both arrive.
+    // A second process with the same rank is rejected by the root, which receives both joins.
     if (branches.assignRank(link, member.rank)) this.#members.set(member.rank, member);
     return true;
   }
@@ -145,7 +150,7 @@ export class Rendezvous {
     return `duplicate rank ${rank}: pid ${previousMember.pid}${formatHostSuffix(previousMember.host.name)} and pid ${pid}${formatHostSuffix(host.name)}; each process needs a unique RANK`;
   }
 
-  /** The earliest deadline counts. */
+  /** Sets the deadline of the rendezvous to the earliest deadline of all members. */
   #setDeadline(parameters: JoinParameters): void {
     if (this.#parameters !== undefined && this.#parameters.deadline <= parameters.deadline) return;
     this.#parameters = { ...parameters, size: this.#parameters?.size ?? parameters.size };
@@ -174,7 +179,10 @@ export class Rendezvous {
     );
   }
 
-  /** Members towards the root. Those who disagree on the size travel apart, for the root to see. */
+  /**
+   * Sends members towards the root. Members with different world sizes are sent in separate frames, so that the root
+   * rejects them.
+   */
   #flush(): void {
     const { name, attempt, branches } = this.#options;
     const unsentMembers = this.#unsentMembers.splice(0);
@@ -198,7 +206,7 @@ export class Rendezvous {
     }
   }
 
-  /** Hosts are numbered in the order of their lowest ranks. */
+  /** Returns the table of all members. Hosts are numbered in the order of their lowest ranks. */
   #memberTable(): Pick<FrameOf<"memberTable">, "hosts" | "members"> {
     const hostIndices = new Map<number, number>();
     const hosts: string[] = [];

@@ -4,26 +4,27 @@ import { connect, type Server } from "node:net";
 import { dirname, join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 
-/** What `sockaddr_un` holds, without its zero. */
+/** Maximum length of a path in `sockaddr_un`, without the terminating zero. */
 export const MAX_PATH_BYTES = 107;
 
-/** A path that a server of this process listens at. */
+/** The path of a Unix socket at which a server of this process listens. */
 export interface SocketFile {
-  /** Takes the name away, unless another process has taken it since. Connections remain. */
+  /** Removes the path, unless another process has taken it. Connections remain open. */
   unlink(): void;
-  /** Gives the name back after `hide`. Rejects with EADDRINUSE when another process has taken it. */
+  /** Restores the path after `unlink`. Rejects with EADDRINUSE if another process listens there. */
   restore(): Promise<void>;
-  /** Removes every name. */
+  /** Removes the path and the temporary path. */
   release(): void;
 }
 
 let temporaryPathCount = 0;
 
 /**
- * Listens at `path`, in place of a socket whose process is gone. Rejects with EADDRINUSE where a process listens.
+ * Listens at `path`. A socket file whose process has exited is replaced. Rejects with EADDRINUSE if a process listens
+ * there.
  *
- * The socket is bound under a name of its own and then linked: a link is made by one process only, and libuv, which
- * removes the name that was bound, cannot remove a successor's.
+ * The socket is bound to a temporary path and then linked to `path`. Only one process can create the link, and libuv,
+ * which removes the path that was bound, cannot remove the socket file of a later process.
  */
 export async function bindSocketFile(server: Server, path: string): Promise<SocketFile> {
   if (Buffer.byteLength(path) > MAX_PATH_BYTES)
@@ -55,7 +56,7 @@ export async function bindSocketFile(server: Server, path: string): Promise<Sock
   return socketFile;
 }
 
-/** Whether the new name was made; false if it exists. */
+/** Creates the link and returns true, or returns false if `path` exists. */
 function tryLink(temporaryPath: string, path: string): boolean {
   try {
     linkSync(temporaryPath, path);
@@ -66,13 +67,13 @@ function tryLink(temporaryPath: string, path: string): boolean {
   }
 }
 
-/** Removes a socket that no process listens at. Throws EADDRINUSE where one does. */
+/** Removes a socket file at which no process listens. Throws EADDRINUSE if a process listens. */
 async function removeStaleSocket(path: string): Promise<void> {
   const staleInode = getInode(path);
   for (let attempt = 0; attempt < 2; attempt++) {
     if (await isListening(path))
       throw Object.assign(new Error(`an agent already listens at ${path}`), { code: "EADDRINUSE" });
-    // Between bind and listen a socket looks dead.
+    // A socket between bind and listen refuses connections, so that a second try is needed.
     await delay(20);
   }
   const backupPath = `${path}.${process.pid}`;
@@ -81,7 +82,7 @@ async function removeStaleSocket(path: string): Promise<void> {
   } catch {
     return;
   }
-  // Another process may have done the same, and listen there by now.
+  // Another process may have replaced the stale socket and listen at this path by now.
   if (getInode(backupPath) !== staleInode) linkSync(backupPath, path);
   unlinkSync(backupPath);
 }

@@ -8,7 +8,7 @@ export const WORLD_GROUP_ID = 1n;
 const MAX_GROUPS = 16_384;
 const MAX_PENDING_SPLITS = 1024;
 
-/** The group of a color: as packages/runtime/native/collectives/call.cc, FNV-1a over 64-bit words. */
+/** Returns the id of a color's group: FNV-1a over 64-bit words, as in packages/runtime/native/collectives/call.cc. */
 export function splitId(parent: bigint, index: bigint, color: bigint): bigint {
   let id = 0xcbf2_9ce4_8422_2325n;
   for (const operand of [parent, index, color])
@@ -16,7 +16,7 @@ export function splitId(parent: bigint, index: bigint, color: bigint): bigint {
   return id;
 }
 
-/** The groups whose members this agent leads to. */
+/** The groups with members below this agent. */
 export class GroupTable {
   readonly #groups = new Map<bigint, RankRanges>();
 
@@ -24,7 +24,7 @@ export class GroupTable {
     this.#groups.set(WORLD_GROUP_ID, [[0, size]]);
   }
 
-  /** World ranks in ascending order; undefined for a group without members below. */
+  /** Returns the world ranks of a group in ascending order; undefined for a group without members below this agent. */
   ranksOf(id: bigint): RankRanges | undefined {
     return this.#groups.get(id);
   }
@@ -32,7 +32,7 @@ export class GroupTable {
   add(id: bigint, ranks: RankRanges): void {
     this.#groups.set(id, ranks);
     if (this.#groups.size <= MAX_GROUPS) return;
-    // The oldest but the world: its calls are no longer compared.
+    // Removes the oldest group except the world. The calls of a removed group are no longer compared.
     for (const oldestGroup of this.#groups.keys())
       if (oldestGroup !== WORLD_GROUP_ID) return void this.#groups.delete(oldestGroup);
   }
@@ -42,12 +42,12 @@ interface PendingSplit {
   readonly group: bigint;
   readonly index: bigint;
   readonly ranks: RankRanges;
-  /** Ranks of the group below this agent. */
+  /** Number of ranks of the group below this agent. */
   readonly expected: number;
   readonly colors: Map<number, bigint>;
 }
 
-/** Gathers the colors of splits, and returns them to the members once all are there. */
+/** Gathers the colors of splits, and sends them to the members when all have arrived. */
 export class SplitCollector {
   readonly #branches: Branches;
   readonly #groups: GroupTable;
@@ -58,7 +58,7 @@ export class SplitCollector {
     this.#groups = groups;
   }
 
-  /** Colors from below; those of ranks that the connection does not lead to are left out. */
+  /** Handles colors from below. Colors of ranks that are not reached over this connection are ignored. */
   onSplit(link: Link, { group, index, ranks, colors }: FrameOf<"split">): void {
     const key = `${group}:${index}`;
     const pendingSplit = this.#pending.get(key) ?? this.#openSplit(key, { group, index, ranks });
@@ -75,12 +75,12 @@ export class SplitCollector {
     }
   }
 
-  /** All colors: from above, or at the root once they are there. */
+  /** Distributes all colors of a split, which the parent has sent or the root has gathered. */
   distribute(frame: FrameOf<"colors">): void {
     const { group, index, colors } = frame;
     const ranks = [...expandRankRanges(frame.ranks)];
     const { isRoot } = this.#branches;
-    // Elsewhere only the groups of the ranks below matter.
+    // Agents other than the root need only the groups of the ranks below them.
     const localColors = new Set(
       isRoot ? colors : colors.filter((_, i) => this.#branches.linkForRank(ranks[i] as number)),
     );
@@ -98,7 +98,7 @@ export class SplitCollector {
     const expected = countRanks(isRoot ? ranks : localRanks());
     const pendingSplit = { group, index, ranks, expected, colors: new Map<number, bigint>() };
     this.#pending.set(key, pendingSplit);
-    // A split that lost a member is never complete.
+    // A split that has lost a member never becomes complete, so that the oldest one is dropped.
     if (this.#pending.size > MAX_PENDING_SPLITS) this.#pending.delete(this.#pending.keys().next().value as string);
     return pendingSplit;
   }

@@ -5,24 +5,26 @@ import type { Duplex } from "node:stream";
 import { connect, createServer, type Server, type TLSSocket } from "node:tls";
 import { formatAddress, HandshakeError, type Listener, listeningPort, type Network, parseAddress } from "./network.ts";
 
-/** What a connection is for. One port serves all; ALPN (RFC 7301) names the protocol in the handshake. */
+/** Protocols of connections. All use one port, and ALPN (RFC 7301) selects the protocol in the handshake. */
 export const TLS_PROTOCOLS = { agent: "mosaic-agent/1", store: "mosaic-store/1", node: "mosaic-node/1" } as const;
 export type TlsProtocol = (typeof TLS_PROTOCOLS)[keyof typeof TLS_PROTOCOLS];
 
-/** Authentication and encryption by one shared secret, without certificates (RFC 4279, 5489, 7905). */
+/** Authenticates and encrypts with one shared secret, without certificates (RFC 4279, 5489, 7905). */
 const TLS_CIPHER = "ECDHE-PSK-CHACHA20-POLY1305";
 const TLS_VERSION = "TLSv1.2";
-/** The identity is sent in clear text: it names no job. */
+/** The identity is sent in clear text and therefore does not identify the job. */
 const PSK_IDENTITY = "mosaic";
 
-/** A connection without a complete handshake ends after this long. */
+/** Time after which a connection without a complete handshake is closed. */
 const HANDSHAKE_TIMEOUT_MS = 5000;
 const HANDSHAKE_TIMEOUT_CODE = "ERR_TLS_HANDSHAKE_TIMEOUT";
-/** Connections in their handshake; more are closed at once. */
+/** Maximum number of concurrent handshakes. Further connections are closed at once. */
 const MAX_HANDSHAKES = 2048;
 const MAX_CONNECTIONS = 16_384;
 
-/** The key of a secret: always 32 bytes, and of no use for anything else that the secret protects. */
+/**
+ * Derives the TLS key from a secret. It always has 32 bytes and cannot be used for other protocols that use the secret.
+ */
 function preSharedKey(secret: string): Buffer {
   return Buffer.from(hkdfSync("sha256", secret, "", "mosaic tls psk", 32));
 }
@@ -31,27 +33,27 @@ const tlsSettings = {
   minVersion: TLS_VERSION,
   maxVersion: TLS_VERSION,
   ciphers: TLS_CIPHER,
-  // One handshake a connection: nothing to resume, nothing to renegotiate.
+  // Each connection has one handshake, without session resumption or renegotiation.
   secureOptions: constants.SSL_OP_NO_RENEGOTIATION | constants.SSL_OP_NO_TICKET,
 } as const;
 
-/** Where a TLS server listens, and for whom. */
+/** Address and secret of a TLS server. */
 export interface TlsServerOptions {
   readonly secret: string;
   /** Default: the loopback interface. */
   readonly host?: string;
   /** Default 0: any free port. */
   readonly port?: number;
-  /** A connection was refused in its handshake. */
+  /** Called when a connection was refused in its handshake. */
   readonly onRefused?: (remoteAddress: string, reason: string) => void;
 }
 
-/** One port behind the job's secret, for several protocols. */
+/** A server on one port for several protocols, authenticated by the job's secret. */
 export class TlsServer {
   readonly host: string;
   readonly #server: Server;
   readonly #onRefused: (remoteAddress: string, reason: string) => void;
-  /** By remote address and port. */
+  /** Sockets in their handshake, by remote address and port. */
   readonly #handshakes = new Map<string, Socket>();
   readonly #acceptCallbacks = new Map<string, (socket: TLSSocket) => void>();
 
@@ -70,12 +72,12 @@ export class TlsServer {
     this.#server.on("secureConnection", (socket) => this.#dispatch(socket));
     this.#server.on("tlsClientError", (error: NodeJS.ErrnoException, socket) => {
       this.#onRefused(socket.remoteAddress ?? "unknown address", refusalReason(error));
-      // After any other error Node closes the connection itself, once the peer has been sent the alert.
+      // After any other error Node itself closes the connection when the alert has been sent to the peer.
       if (error.code === HANDSHAKE_TIMEOUT_CODE) socket.destroy();
     });
   }
 
-  /** Binds the port; rejects with the system's error when it cannot. */
+  /** Binds the port. Rejects with the system's error if that fails. */
   static async listen(options: TlsServerOptions): Promise<TlsServer> {
     const server = new TlsServer(options);
     server.#server.listen({ host: server.host, port: options.port ?? 0, backlog: 1024 });
@@ -92,12 +94,12 @@ export class TlsServer {
     return formatAddress(this.host, this.port);
   }
 
-  /** Connections whose handshake is under way. */
+  /** Number of connections in their handshake. */
   get handshakes(): number {
     return this.#handshakes.size;
   }
 
-  /** Takes the connections of one protocol, until the function that it returns is called. */
+  /** Accepts the connections of one protocol until the returned function is called. */
   serve(protocol: TlsProtocol, accept: (socket: TLSSocket) => void): () => void {
     this.#acceptCallbacks.set(protocol, accept);
     return () => {
@@ -105,7 +107,7 @@ export class TlsServer {
     };
   }
 
-  /** Stops listening; connections that are established remain. */
+  /** Stops listening. Established connections remain open. */
   close(): void {
     for (const socket of this.#handshakes.values()) socket.destroy();
     this.#server.close();
@@ -123,7 +125,7 @@ export class TlsServer {
     this.#handshakes.delete(formatPeer(socket));
     const accept = typeof socket.alpnProtocol === "string" ? this.#acceptCallbacks.get(socket.alpnProtocol) : undefined;
     socket.on("error", () => {});
-    // In order: the peer has not read the end of the handshake yet.
+    // An orderly close, because the peer has not yet read the end of the handshake.
     if (accept === undefined) return void socket.end(() => socket.destroy());
     accept(socket.setNoDelay(true));
   }
@@ -131,22 +133,22 @@ export class TlsServer {
 
 const formatPeer = ({ remoteAddress, remotePort }: Socket): string => `${remoteAddress} ${remotePort}`;
 
-/** What the server reports of a failed handshake. */
+/** Returns the reason of a failed handshake, for the server's messages. */
 function refusalReason({ code = "" }: NodeJS.ErrnoException): string {
   if (code === "ERR_SSL_DECRYPTION_FAILED_OR_BAD_RECORD_MAC") return "the shared secrets do not match";
   if (code === HANDSHAKE_TIMEOUT_CODE) return `no TLS handshake within ${HANDSHAKE_TIMEOUT_MS / 1000} s`;
   return `the TLS handshake failed (${code || "unknown error"})`;
 }
 
-/** What a client needs. */
+/** Options of a TLS client. */
 export interface TlsClientOptions {
   readonly secret: string;
   readonly protocol: TlsProtocol;
 }
 
 /**
- * Connects to a TlsServer. Rejects with HandshakeError where the shared secrets do not match or the other end does not support the
- * protocol, else with the system's error.
+ * Connects to a TlsServer. Rejects with HandshakeError if the shared secrets do not match or the peer does not support
+ * the protocol, else with the system's error.
  */
 export async function connectTls(address: string, { secret, protocol }: TlsClientOptions): Promise<TLSSocket> {
   const psk = preSharedKey(secret);
@@ -155,7 +157,7 @@ export async function connectTls(address: string, { secret, protocol }: TlsClien
     ...tlsSettings,
     ALPNProtocols: [protocol],
     pskCallback: () => ({ psk, identity: PSK_IDENTITY }),
-    // There is no certificate: who completes the handshake has the secret.
+    // There is no certificate to check: a peer that completes the handshake has the secret.
     checkServerIdentity: () => undefined,
   });
   return new Promise((resolve, reject) => {
@@ -202,8 +204,8 @@ function clientError(address: string, error: NodeJS.ErrnoException): Error {
 export type TlsOptions = TlsServerOptions;
 
 /**
- * TLS 1.2 with a pre-shared key, for agents of several hosts: `ECDHE-PSK-CHACHA20-POLY1305`. Every agent of a job has the
- * same secret; the handshake fails where it is another.
+ * Creates a network for agents of several hosts: TLS 1.2 with a pre-shared key, `ECDHE-PSK-CHACHA20-POLY1305`. All
+ * agents of a job have the same secret. With a different secret the handshake fails.
  *
  * @example
  * ```ts
@@ -229,7 +231,7 @@ export function tlsNetwork(options: TlsOptions): Network {
   };
 }
 
-/** The network of an agent that shares a port with other protocols. */
+/** Creates the network of an agent that shares a port with other protocols. */
 export function sharedTlsNetwork(server: TlsServer, secret: string): Network {
   return {
     async listen(accept: (stream: Duplex) => void): Promise<Listener> {

@@ -1,34 +1,37 @@
-/** A refused byte stream: the connection that it came over is closed. */
+/** Error of invalid data from a peer. The connection is closed. */
 export class ProtocolError extends Error {
   override readonly name: string = "ProtocolError";
 }
 
-/** Ranks in order, as ranges of consecutive ones: `[[0, 4], [6, 1]]` is 0, 1, 2, 3, 6. */
+/** A list of ranks as ranges of consecutive ranks: `[[0, 4], [6, 1]]` is 0, 1, 2, 3, 6. */
 export type RankRanges = readonly (readonly [first: number, count: number])[];
 
-/** What a frame may hold, in bytes; ranks of a world are counted. */
+/** Limits of frames and their fields in bytes, and the maximum number of ranks in a world. */
 export const LIMITS = {
   frame: 8_388_608,
-  /** Of a connection without a valid hello yet. */
+  /** Maximum frame of a connection that has not sent a valid hello yet. */
   hello: 4096,
   text: 2048,
   value: 65_536,
   ranks: 65_536,
 } as const;
 
-/** How one field is written. Memory is little-endian wherever Node runs. `minBytes` bounds the length of lists before anything is allocated. */
+/**
+ * Encoding of one field. Memory is little-endian on all platforms of Node. `minBytes` bounds the length of lists before
+ * memory is allocated.
+ */
 export interface Codec<T> {
   readonly minBytes: number;
   write(writer: ByteWriter, value: T): void;
   read(reader: ByteReader): T;
 }
 
-/** Little-endian bytes that grow. */
+/** Writes little-endian data into a buffer that grows. */
 export class ByteWriter {
   #bytes = Buffer.allocUnsafe(256);
   #size = 0;
 
-  /** Room for `count` more bytes; returns where they begin. */
+  /** Reserves `count` more bytes and returns their offset. */
   reserve(count: number): number {
     const offset = this.#size;
     this.#size += count;
@@ -44,13 +47,13 @@ export class ByteWriter {
     return this.#bytes.subarray(0, this.#size);
   }
 
-  /** The memory to write into; valid until the next `reserve`. */
+  /** The buffer to write into. Valid until the next `reserve`. */
   get memory(): Buffer {
     return this.#bytes;
   }
 }
 
-/** Reads what a Writer wrote; every read is checked against the end. */
+/** Reads data written by a ByteWriter. Every read is checked against the end of the data. */
 export class ByteReader {
   readonly #bytes: Buffer;
   #offset = 0;
@@ -72,7 +75,7 @@ export class ByteReader {
     return this.#bytes.subarray(this.#offset - count, this.#offset);
   }
 
-  /** The length of a list whose elements take `least` bytes or more. */
+  /** Reads the length of a list whose elements have at least `minBytes` bytes each. */
   count(minBytes: number): number {
     const count = this.readBytes(4).readUInt32LE();
     if (count * minBytes > this.remainingBytes)
@@ -114,7 +117,7 @@ export const i64: Codec<bigint> = fixedSizeCodec(
   (bytes) => bytes.readBigInt64LE(),
 );
 
-/** A list of i64, without an object for each. */
+/** A list of i64 as a typed array. */
 export const i64Array: Codec<BigInt64Array> = {
   minBytes: 4,
   write(writer, values) {
@@ -145,7 +148,7 @@ function fixedSizeCodec<T>(
   };
 }
 
-/** UTF-8, cut at `LIMITS.text` bytes when written. */
+/** UTF-8 text, truncated to `LIMITS.text` bytes when written. */
 export const text: Codec<string> = {
   minBytes: 4,
   write: (writer, value) => writeBytes(writer, Buffer.from(value).subarray(0, LIMITS.text)),
@@ -195,7 +198,7 @@ export const rankRanges: Codec<RankRanges> = {
   },
 };
 
-/** The fields of a record, in the order of the codecs. */
+/** The codecs of a record's fields, in their order in the encoding. */
 export type FieldCodecs<T> = { readonly [K in keyof T]-?: Codec<T[K]> };
 
 export function record<T extends object>(fieldCodecs: FieldCodecs<T>): Codec<T> {

@@ -12,8 +12,8 @@ const MAX_STORE_KEYS = 65_536;
 const MAX_STORE_BYTES = 256 * 1024 * 1024;
 
 /**
- * Small values of a world, each put once: kept at the root, and at every agent that they pass on the way down, so that one
- * rank's value reaches thousands by one answer to each agent.
+ * Stores small values of a world, each of which is put once. Values are kept at the root and at each agent on the way
+ * down, so that one reply per agent distributes a rank's value to thousands of ranks.
  */
 class WorldStore {
   readonly #branches: Branches;
@@ -25,9 +25,9 @@ class WorldStore {
     this.#branches = branches;
   }
 
-  /** A value from below. Returns why it cannot be kept, if so. */
+  /** Stores a value from below. Returns the reason if it cannot be stored. */
   put({ key, value }: FrameOf<"put">): string | undefined {
-    // Ranks of several hosts may put a key at the same time: which was first, and stays, is the root's decision.
+    // Ranks of several hosts may put the same key concurrently. The root keeps the first value that it receives.
     if (!this.#branches.isRoot) return void this.#branches.sendToParent({ kind: "put", key, value });
     if (this.#values.has(key)) return undefined;
     if (this.#values.size >= MAX_STORE_KEYS || this.#bytes + value.length > MAX_STORE_BYTES)
@@ -48,7 +48,7 @@ class WorldStore {
     this.#branches.sendToParent({ kind: "get", key });
   }
 
-  /** A value from above. */
+  /** Handles a value from the parent. */
   onValue({ key, value }: FrameOf<"value">): void {
     if (!this.#values.has(key)) this.#store(key, value);
   }
@@ -62,10 +62,10 @@ class WorldStore {
   }
 }
 
-/** Frames towards the ranks that no agent on the way looks into. */
+/** Frames towards the ranks that agents forward without decoding. */
 const FORWARDED_FRAME_KINDS: ReadonlySet<Kind> = new Set(["memberTable", "exited", "lost", "failed"]);
 
-/** What a world needs of its agent. */
+/** Interface of a world to its agent. */
 interface WorldOptions {
   readonly name: string;
   readonly attempt: number;
@@ -75,17 +75,17 @@ interface WorldOptions {
   readonly parent: ((frame: LocalWorldFrame) => void) | undefined;
   exitedRanks(): readonly number[];
   disconnectReason(): string | undefined;
-  /** It has all its ranks: another of the same name may gather. */
+  /** Called when all ranks have joined. A new world with the same name may gather from then on. */
   onComplete(): void;
-  /** It was rejected while it gathered. */
+  /** Called when the world was rejected while it gathered. */
   onRefused(refusal: RendezvousRefusal, ranks: readonly number[]): void;
-  /** No rank of it is left below this agent. */
+  /** Called when no rank of the world is left below this agent, or the world was closed. */
   onFinished(): void;
-  /** A connection has no more to do with this world. */
+  /** Called when a connection is no longer part of this world. */
   onRemoved(link: Link, worldNumber: number): void;
 }
 
-/** The ranks of one job that rendezvous under one name, as one agent of the tree sees them. */
+/** The state of one agent for the ranks of a job that rendezvous under one name. */
 export class World {
   readonly #options: WorldOptions;
   readonly #branches: Branches;
@@ -96,7 +96,7 @@ export class World {
   readonly #calls: CallChecker;
   readonly #positions: PositionCollector;
   #state: "gathering" | "complete" | "over" = "gathering";
-  /** The frame, once the world is complete. */
+  /** The encoded `memberTable` frame, once the world is complete. */
   #memberTable: Buffer | undefined;
 
   constructor(options: WorldOptions) {
@@ -122,7 +122,7 @@ export class World {
     return this.#state === "gathering";
   }
 
-  /** Shows the world to an observer, if it is complete: false if it is not. */
+  /** Announces the world to an observer if it is complete; otherwise returns false. */
   addObserver(link: Link, worldNumber: number): boolean {
     if (this.#state !== "complete" || this.#memberTable === undefined) return false;
     const { name, attempt, size } = this.#options;
@@ -132,7 +132,10 @@ export class World {
     return true;
   }
 
-  /** A frame from a rank, a child agent or an observer. Throws ProtocolError for what it may not send. */
+  /**
+   * Handles a frame from a rank, a child agent or an observer. Throws ProtocolError for a frame that the sender may not
+   * send.
+   */
   receiveFromLink(link: Link, worldNumber: number, frame: WorldFrame): void {
     if (this.#state === "over") return;
     if (link.isObserver && frame.kind !== "positionsRequest")
@@ -176,7 +179,9 @@ export class World {
     throw new ProtocolError(`expected a frame type sent by ranks or child agents, received ${frame.kind}`);
   }
 
-  /** Hands a frame of the parent agent on as it is; false for one that this agent must read itself. */
+  /**
+   * Forwards a frame of the parent agent without decoding it. Returns false for a frame that this agent must decode.
+   */
   forwardUndecoded(kind: Kind, content: Buffer): boolean {
     if (!FORWARDED_FRAME_KINDS.has(kind) || this.#state === "over") return false;
     if (kind === "memberTable") this.#completeRendezvous(withLengthPrefix(content));
@@ -184,7 +189,7 @@ export class World {
     return true;
   }
 
-  /** A frame from the parent agent. */
+  /** Handles a frame from the parent agent. */
   receiveFromParent(frame: WorldFrame): void {
     if (this.#state === "over") return;
     switch (frame.kind) {
@@ -208,7 +213,7 @@ export class World {
     throw new ProtocolError(`expected a frame type sent by parent agents, received ${frame.kind}`);
   }
 
-  /** A connection has ended, with all ranks that it led to. */
+  /** Handles the end of a connection and the loss of all ranks reached over it. */
   removeLink(link: Link, reason: string): void {
     const ranks = this.#branches.ranksOf(link);
     if (this.#state === "gathering") this.#rendezvous.cancelJoin(ranks);
@@ -217,15 +222,20 @@ export class World {
     this.#closeIfEmpty(link);
   }
 
-  /** The world cannot come together: every rank that has joined is answered, here or by the root. */
+  /**
+   * Rejects a world whose rendezvous cannot succeed. All ranks that have joined are notified by this agent or through
+   * the root.
+   */
   rejectJoins({ code, message }: RendezvousRefusal): void {
     if (this.#state !== "gathering") return;
-    // The root answers all others; this agent's ranks do not wait for it.
+    // The root notifies all other ranks. The ranks of this agent are notified without waiting for the root.
     this.#branches.sendToParent({ kind: "refused", code, message });
     this.#rejectLocalJoins({ code, message });
   }
 
-  /** The control plane of this world ends here: ranks elsewhere lose those below, which lose the control plane. */
+  /**
+   * Closes the world at this agent. Ranks below lose the control plane, and are reported as lost to all other ranks.
+   */
   close(reason: string): void {
     if (this.#state === "over") return;
     const ranks = this.#branches.links.flatMap((link) => this.#branches.ranksOf(link));
@@ -235,7 +245,7 @@ export class World {
     this.#finish();
   }
 
-  /** The process of a rank has exited. */
+  /** Handles the exit of a rank's process. */
   recordExit(): void {
     if (this.#state === "gathering") this.#rendezvous.rejectIfExited();
   }
@@ -258,7 +268,7 @@ export class World {
   #cancelJoin(link: Link, frame: FrameOf<"cancelJoin">): void {
     const ranks = this.#ranksOfLink(link, expandRankRanges(frame.ranks));
     if (this.#state === "gathering") this.#rendezvous.cancelJoin(ranks);
-    // The world has become complete meanwhile.
+    // The world became complete before the frame arrived.
     else this.#exitTracker.recordLosses(ranks, "");
     this.#closeIfEmpty(link);
   }
@@ -280,7 +290,7 @@ export class World {
     if (this.#state !== "gathering") return;
     this.#state = "complete";
     this.#rendezvous.dispose();
-    // Processes with the number of a rank that has joined.
+    // Refuses connections whose rank had already been joined by another process.
     for (const link of this.#branches.links) {
       if (link.isAgent || this.#branches.ranksOf(link).length > 0) continue;
       const message = "duplicate rank: another process has joined with this rank; set a unique RANK for each process";
@@ -300,13 +310,13 @@ export class World {
     this.#options.onRefused({ code, message }, ranks);
   }
 
-  /** Ranks of this connection are gone: it ends where it led to no other, and the world where none is left. */
+  /** Removes the connection if no rank is left on it, and closes the world if no rank is left at all. */
   #closeIfEmpty(link: Link): void {
     if (this.#state === "over") return;
     if (this.#branches.ranksOf(link).length === 0) this.#remove(link);
     if (!this.#branches.isEmpty) return;
     this.#exitTracker.flush();
-    // Observers are left.
+    // Only observers are left to be notified.
     this.#branches.broadcast({ kind: "closed", reason: "all ranks have exited" });
     this.#finish();
   }
@@ -329,7 +339,7 @@ export class World {
     if (worldNumber !== undefined) this.#options.onRemoved(link, worldNumber);
   }
 
-  /** Those of the ranks that this connection leads to. */
+  /** Returns the ranks that are reached over this connection. */
   #ranksOfLink(link: Link, ranks: Iterable<number>): readonly number[] {
     return [...ranks].filter((rank) => this.#branches.routesTo(link, rank));
   }

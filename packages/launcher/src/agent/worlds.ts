@@ -5,11 +5,11 @@ import type { Host, RendezvousRefusal } from "./rendezvous.ts";
 import { ProtocolError } from "./wire.ts";
 import { World } from "./world.ts";
 
-/** A connection from below, and the worlds that it takes part in. */
+/** A connection from below, with the worlds that it is part of. */
 export interface Branch extends Link {
-  /** By their numbers on this connection. */
+  /** Worlds by their numbers on this connection. */
   readonly worlds: Map<number, World>;
-  /** The highest number so far: numbers are never used again. */
+  /** The highest number so far. Numbers are not reused. */
   maxWorldNumber: number;
 }
 
@@ -18,27 +18,29 @@ interface CachedRefusal extends RendezvousRefusal {
   readonly expiresAt: number;
 }
 
-/** One attempt of a launcher's job. Its ranks form worlds of its size whose names begin with its run id, unless they name others. */
+/**
+ * One attempt of a launcher's job. By default its ranks form worlds of size `size` whose names begin with the run id.
+ */
 export interface JobAttempt {
   readonly runId: string;
   readonly attempt: number;
   readonly size: number;
 }
 
-/** How long ranks that come later are answered with the refusal of those before them. */
+/** Time for which ranks that join later receive the refusal of earlier ranks. */
 const REFUSAL_TTL_MS = 30_000;
 
-/** The worlds of one agent: several jobs, attempts, or groups of ranks under names of their own. */
+/** The worlds of one agent. They may belong to several jobs or attempts, or have different names. */
 export class WorldTable {
   readonly #host: Host;
   readonly #parent: Parent | undefined;
   readonly #openWorlds = new Set<World>();
   readonly #observers = new Set<Branch>();
-  /** Those that wait for ranks, by name and attempt. */
+  /** Worlds that wait for ranks, by name and attempt. */
   readonly #gatheringWorlds = new Map<string, World>();
-  /** Ranks of the launcher's job whose process has exited, in the last attempt in which one has. */
+  /** Ranks of the launcher's job whose processes have exited, in the latest attempt with such a rank. */
   #exits: { readonly job: JobAttempt; readonly ranks: Set<number> } | undefined;
-  /** At the root: refused for a disagreement. */
+  /** At the root: refusals of worlds whose ranks disagreed. */
   readonly #cachedRefusals = new Map<string, CachedRefusal>();
 
   constructor(host: Host, parent: Parent | undefined) {
@@ -46,11 +48,11 @@ export class WorldTable {
     this.#parent = parent;
   }
 
-  /** A frame from below. Throws ProtocolError for one that may not be. */
+  /** Handles a frame from below. Throws ProtocolError for an invalid frame. */
   receive(branch: Branch, frame: WorldFrame): void {
     const world = branch.worlds.get(frame.world);
     if (world !== undefined) return world.receiveFromLink(branch, frame.world, frame);
-    // Of a world that is over, what was still on its way is dropped.
+    // Frames of a world that is over, which were still in flight, are dropped.
     if (frame.world <= branch.maxWorldNumber) return;
     if (frame.kind !== "join" || branch.isObserver)
       throw new ProtocolError(`expected a join frame as the first frame of a world, received ${frame.kind}`);
@@ -62,7 +64,7 @@ export class WorldTable {
     this.#join(branch, frame);
   }
 
-  /** Shows all worlds to a connection, those that are there and those to come. */
+  /** Announces all existing and future worlds to an observer. */
   addObserver(observer: Branch): void {
     this.#observers.add(observer);
     for (const world of this.#openWorlds) this.#announceWorld(world, observer);
@@ -73,13 +75,16 @@ export class WorldTable {
     observer.worlds.set(++observer.maxWorldNumber, world);
   }
 
-  /** A connection from below has ended. */
+  /** Handles the end of a connection from below. */
   removeBranch(branch: Branch, reason: string): void {
     this.#observers.delete(branch);
     for (const world of [...branch.worlds.values()]) world.removeLink(branch, reason);
   }
 
-  /** The process of a rank has exited with 0: the worlds of its job do not wait for it. Other worlds number their ranks themselves. */
+  /**
+   * Records that a rank's process has exited with 0. Worlds of its job do not wait for the rank. Other worlds are not
+   * affected.
+   */
   recordExit(job: JobAttempt, rank: number): void {
     if (this.#exits?.job.runId !== job.runId || this.#exits.job.attempt !== job.attempt)
       this.#exits = { job, ranks: new Set() };
@@ -87,12 +92,12 @@ export class WorldTable {
     for (const world of [...this.#gatheringWorlds.values()]) world.recordExit();
   }
 
-  /** Refuses what has not come together. */
+  /** Rejects all worlds whose rendezvous is not complete. */
   reject(refusal: RendezvousRefusal): void {
     for (const world of [...this.#gatheringWorlds.values()]) world.rejectJoins(refusal);
   }
 
-  /** Ends all of them here. */
+  /** Closes all worlds at this agent. */
   close(reason: string): void {
     for (const world of [...this.#openWorlds]) world.close(reason);
   }
@@ -107,7 +112,7 @@ export class WorldTable {
     if (refusal !== undefined) world.rejectJoins(refusal);
   }
 
-  /** Those of the job whose world this is. */
+  /** Returns the exited ranks of the job to which a world belongs. */
   #exitedRanks({ name, attempt, size }: { name: string; attempt: number; size: number }): readonly number[] {
     const { job, ranks = [] } = this.#exits ?? {};
     if (job?.attempt !== attempt || job.size !== size) return [];
@@ -141,7 +146,7 @@ export class WorldTable {
     return world;
   }
 
-  /** The refusal that ranks of this world have had, unless one of them tries again. */
+  /** Returns the refusal that earlier ranks of this world received, unless one of them joins again. */
   #cachedRefusal(key: string, { members }: FrameOf<"join">): RendezvousRefusal | undefined {
     for (const [cachedKey, { expiresAt }] of this.#cachedRefusals)
       if (expiresAt < performance.now()) this.#cachedRefusals.delete(cachedKey);

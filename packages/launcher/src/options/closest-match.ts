@@ -1,4 +1,4 @@
-/** The candidate closest to `word`, or else one that begins like it, or undefined when none is close enough to be what was meant. */
+/** Returns the candidate closest to `name`, else one with the same first four letters, else undefined. */
 export function findClosestMatch(name: string, candidates: readonly string[]): string | undefined {
   const closeCandidates = candidates
     .map((candidate) => ({ candidate, distance: editDistance(name, candidate) }))
@@ -7,7 +7,10 @@ export function findClosestMatch(name: string, candidates: readonly string[]): s
   return closeCandidates.toSorted((a, b) => a.distance - b.distance)[0]?.candidate ?? prefixMatch;
 }
 
-/** Insertions, deletions, substitutions and swaps of neighbours (optimal string alignment) that turn `a` into `b`. */
+/**
+ * Returns the number of insertions, deletions, substitutions and transpositions from `a` to `b` (optimal string
+ * alignment).
+ */
 export function editDistance(a: string, b: string): number {
   let rowBeforePrevious: number[] = [];
   let previousRow = Array.from({ length: b.length + 1 }, (_, j) => j);

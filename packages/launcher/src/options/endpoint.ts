@@ -1,4 +1,4 @@
-/** torchrun's. */
+/** The default port of torchrun. */
 export const DEFAULT_RDZV_PORT = 29_400;
 export const MAX_NODES = 4096;
 
@@ -8,7 +8,7 @@ export interface NodeRange {
   readonly max: number;
 }
 
-/** Reads `N` or `MIN:MAX`; undefined for anything else. */
+/** Parses `N` or `MIN:MAX`; returns undefined for any other text. */
 export function parseNodeRange(text: string): NodeRange | undefined {
   const match = /^([1-9]\d{0,3})(?::([1-9]\d{0,3}))?$/.exec(text);
   if (match === null) return undefined;
@@ -16,7 +16,7 @@ export function parseNodeRange(text: string): NodeRange | undefined {
   return min <= max && max <= MAX_NODES ? { min, max } : undefined;
 }
 
-/** Reads `host`, `host:port`, `[v6]:port`; undefined for anything else. */
+/** Parses `host`, `host:port` or `[v6]:port`; returns undefined for any other text. */
 export function parseEndpoint(text: string): { readonly host: string; readonly port: number | undefined } | undefined {
   const match = /^(\[[^\]]*\]|[^:]*)(?::(\d+))?$/.exec(text);
   if (match === null) return undefined;

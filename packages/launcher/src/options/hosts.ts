@@ -10,31 +10,34 @@ import type { OptionValues } from "./values.ts";
 
 /** A host of `--hosts` or `--hostfile`. */
 export interface Host {
-  /** As ssh is given it: `host` or `user@host`. */
+  /** The argument of ssh: `host` or `user@host`. */
   readonly target: string;
-  /** Its name or address alone, as output is prefixed. */
+  /** Host name or address without the user, as in the prefix of output lines. */
   readonly name: string;
-  /** Ranks on it; undefined: as `--nproc-per-node` has it. */
+  /** Number of ranks on this host; undefined for the value of `--nproc-per-node`. */
   readonly slots: number | undefined;
 }
 
-/** A job whose agents the launcher starts itself. */
+/** Settings of a job whose agents are started by this launcher. */
 export interface HostsSettings {
-  /** Their order is that of the node ranks. */
+  /** The hosts in the order of their node ranks. */
   readonly hosts: readonly Host[];
-  /** Fewer may do, with `--nnodes MIN:MAX`. */
+  /** Minimum number of hosts. It is less than all hosts only with `--nnodes MIN:MAX`. */
   readonly minHosts: number;
-  /** The program that reaches a host, and its own options. */
+  /** The program that connects to a host, with its options. */
   readonly ssh: readonly string[];
-  /** Each host's options. */
+  /** The options of each host's agent. */
   readonly sources: readonly ReadonlyMap<string, SourcedValue>[];
 }
 
-/** `[user@]host[:slots]`; an address of IPv6 in brackets. A leading "-" would be an option of ssh. */
+/**
+ * `[user@]host[:slots]`, with an IPv6 address in brackets. A leading "-" is rejected because ssh would parse it as an
+ * option.
+ */
 const HOST_PATTERN =
   /^(?:([A-Za-z0-9_][\w.-]*)@)?(\[[0-9A-Fa-f:.]+(?:%\w+)?\]|[A-Za-z0-9_][\w.-]*)(?::([1-9]\d{0,4}))?$/;
 
-/** Reads `--hosts` or `--hostfile`; undefined where neither is given. Throws UsageError. */
+/** Parses `--hosts` or `--hostfile`; returns undefined if neither is set. Throws UsageError. */
 export function parseHosts(
   values: OptionValues,
   sources: ReadonlyMap<string, SourcedValue>,
@@ -86,7 +89,7 @@ function parseHost(text: string): Host | undefined {
   return { target, name, slots: slots === undefined ? undefined : Number(slots) };
 }
 
-/** `host [slots=N]` a line, as Open MPI and DeepSpeed have it; `#` begins a comment. */
+/** Reads a file with one `host [slots=N]` per line, as in Open MPI and DeepSpeed. `#` begins a comment. */
 function readHostfile(path: string): readonly Host[] {
   let text: string;
   try {
@@ -107,16 +110,19 @@ function readHostfile(path: string): readonly Host[] {
   return hosts;
 }
 
-/** Words apart by spaces; quotes keep those in them. */
+/** Splits a text at whitespace. Whitespace in quotes does not separate words. */
 function splitWords(text: string): readonly string[] {
   const words = text.match(/(?:[^\s'"]|'[^']*'|"[^"]*")+/g) ?? [];
   return words.map((word) => word.replaceAll(/'([^']*)'|"([^"]*)"/g, "$1$2"));
 }
 
-/** SLURM's numbers are those of an allocation; the hosts count. */
+/**
+ * Whether a value is from SLURM. SLURM's values describe the allocation and are ignored here, because the hosts are
+ * listed.
+ */
 const isSchedulerSource = (source: string): boolean => source.startsWith("SLURM_");
 
-/** The hosts give the number of nodes; `MIN:MAX` adds how few of them suffice. */
+/** Parses `--nnodes`, whose maximum must equal the number of hosts. `MIN:MAX` adds the minimum number of nodes. */
 function nodeRange(values: OptionValues, count: number): ReturnType<typeof parseNodeRange> {
   const source = values.source("nnodes");
   if (source === "default" || isSchedulerSource(source)) return undefined;
@@ -147,7 +153,7 @@ function formatEndpoint(values: OptionValues, names: readonly string[]): string 
 
 const isLoopback = (name: string): boolean => name === "localhost" || name === "::1" || name.startsWith("127.");
 
-/** Options that are the launcher's alone: what it makes of them stands in a host's other options. */
+/** Options that are not passed to agents. The launcher derives other options of each host from them. */
 const LOCAL_OPTIONS = ["hosts", "hostfile", "ssh", "agent-stdin", "master-addr", "master-port"];
 
 function hostSources(
@@ -163,17 +169,17 @@ function hostSources(
   );
   for (const name of ["nproc-per-node", "master-port"])
     if (!hostOptions.has(name)) hostOptions.set(name, { value: findOption(name)?.default, source: "default" });
-  // The host of a job on one host is node 0, and the endpoint its own.
+  // A job on one host needs neither a node rank nor an endpoint.
   if (overrides["node-rank"] === undefined) for (const name of ["node-rank", "rdzv-endpoint"]) hostOptions.delete(name);
   for (const [name, value] of Object.entries(overrides)) hostOptions.set(name, { value, source });
   if (slots !== undefined) hostOptions.set("nproc-per-node", { value: String(slots), source });
   return hostOptions;
 }
 
-/** How the launcher shows a job; its agents write JSON instead. */
+/** Options for the output of the launcher, which are not passed to agents. Agents write JSON. */
 const CONSOLE_OPTIONS = ["json", "color", "log-prefix", "dry-run", "help", "version"];
 
-/** A host's options as a command line. What `--env` names is not among them: other users can read command lines. */
+/** Formats a host's options as a command line. `--env` is omitted because other users can read command lines. */
 export function formatAgentOptions(sources: ReadonlyMap<string, SourcedValue>): readonly string[] {
   return OPTIONS.flatMap(({ name, kind }) => {
     const { value, source } = sources.get(name) ?? { value: undefined, source: "default" };
@@ -183,5 +189,5 @@ export function formatAgentOptions(sources: ReadonlyMap<string, SourcedValue>): 
   });
 }
 
-/** Whether a host is this machine, where no ssh is needed. */
+/** Returns whether a host is this machine, so that ssh is not needed. */
 export const isLocal = ({ target, name }: Host): boolean => target === name && isThisNode(name);

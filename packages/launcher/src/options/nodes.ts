@@ -13,7 +13,10 @@ type NodeOptions = Pick<
   "nnodes" | "nodeRank" | "rdzvEndpoint" | "rdzvTimeoutMs" | "lastCallMs" | "bindAny" | "masterPort"
 >;
 
-/** The options for the nodes of a job, in torchrun's words; `argv` is for messages. Throws UsageError. */
+/**
+ * Parses the options for the nodes of a job, which are named as in torchrun. `argv` is used in messages. Throws
+ * UsageError.
+ */
 export function parseNodes(values: OptionValues, argv: readonly string[] = []): NodeOptions {
   const range = parseNodeRange(values.text("nnodes") ?? "1");
   if (range === undefined) throw values.invalidValueError("nnodes", `N or MIN:MAX with at most ${MAX_NODES} nodes`);
@@ -24,10 +27,11 @@ export function parseNodes(values: OptionValues, argv: readonly string[] = []): 
   return isSingleNode ? parseSingleNode(values) : parseMultiNode(values, range, argv);
 }
 
-/** Accepts what means "this node alone", rejects the rest. */
+/** Parses the options of a job on one node, and rejects values that refer to other nodes. */
 function parseSingleNode(values: OptionValues): NodeOptions {
   if ((values.count("node-rank", 0) ?? 0) > 0) throw values.invalidValueError("node-rank", "0, because --nnodes is 1");
-  // Without --standalone torchrun meets other nodes at an endpoint: with one node that is the same job.
+  // Without --standalone, torchrun uses a rendezvous endpoint. With one node the job is the same, so that only the
+  // value is checked.
   values.flag("standalone");
   const address = values.text("master-addr");
   if (address !== undefined && !isThisNode(address))
@@ -72,8 +76,9 @@ function parseMultiNode(values: OptionValues, { min, max }: NodeRange, argv: rea
 }
 
 /**
- * How the same job is started on all nodes. Where a node has several tasks, its launcher starts a rank for each of them. Not by npx:
- * npm and its shell would be between srun and the launcher, and end at the first SIGUSR1.
+ * Returns the srun command that starts the same job on all nodes. If a node has several tasks, its launcher starts one
+ * rank per task. The command does not use npx: npm and its shell would run between srun and the launcher, and exit at
+ * the first SIGUSR1.
  */
 function srunCommand(argv: readonly string[], nodes: number): string {
   const tasksOption = Number(process.env.SLURM_NTASKS ?? nodes) > nodes ? "" : "--ntasks-per-node=1 ";
@@ -94,13 +99,13 @@ function resolveEndpoint(values: OptionValues): ReturnType<typeof parseEndpoint>
   return endpoint;
 }
 
-/** `--master-addr` and `--master-port` name the endpoint of torchrun's static rendezvous. */
+/** Returns the endpoint from `--master-addr` and `--master-port`, as in torchrun's static rendezvous. */
 function masterEndpoint(values: OptionValues): ReturnType<typeof parseEndpoint> {
   const host = values.text("master-addr");
   return host === undefined ? undefined : { host, port: values.count("master-port", 0, MAX_PORT) || undefined };
 }
 
-/** Whether a name or an address is certainly one of this machine; no name is resolved. */
+/** Returns whether a host name or address is known to be of this machine. Names are not resolved. */
 export function isThisNode(host: string): boolean {
   if (host === "localhost" || host === "[::1]" || host === "::1") return true;
   if (isIP(host) > 0) return (isIP(host) === 4 && host.startsWith("127.")) || isOwnAddress(host);

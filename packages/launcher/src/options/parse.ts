@@ -5,7 +5,7 @@ import { type CommandSpec, findOption, OPTIONS, type OptionSpec } from "./specs.
 const OUTPUT_HINT = "mosaic-run always shows and logs the output of all ranks; see --console-ranks and --log-dir";
 const NO_EFFECT_HINT = "an option of torchrun without effect in mosaic-run; omit it";
 
-/** What takes the place of torchrun's options that the launcher does not have. */
+/** Replacements for options of torchrun that the launcher does not have. */
 const TORCHRUN_HINTS: Readonly<Record<string, string>> = {
   "no-python": "use --exec, which runs any program",
   m: "use --exec python -m <module>",
@@ -24,18 +24,21 @@ const TORCHRUN_HINTS: Readonly<Record<string, string>> = {
 
 const MOSAIC_RUN_SPEC: CommandSpec = { name: "mosaic-run", options: OPTIONS, hints: TORCHRUN_HINTS };
 
-/** A value as it was written, before its type is looked at. */
+/** A value of an option before it is parsed. */
 export type RawValue = boolean | string | readonly string[];
 
-/** A command line, taken apart. */
+/** A parsed command line. */
 export interface CommandLine {
   readonly options: ReadonlyMap<string, RawValue>;
   readonly entry: string | undefined;
-  /** Everything after the entry, untouched. */
+  /** All arguments after the entry, unchanged. */
   readonly args: readonly string[];
 }
 
-/** Takes a command line apart. Options end at the first positional or `--`; what follows the entry is the script's. */
+/**
+ * Parses a command line. Options end at the first positional argument or `--`. Arguments after the entry are the
+ * script's.
+ */
 export function parseCommandLine(argv: readonly string[], command: CommandSpec = MOSAIC_RUN_SPEC): CommandLine {
   const options = new Map<string, RawValue>();
   let argIndex = 0;

@@ -7,22 +7,22 @@ import { parseNodes } from "./nodes.ts";
 import type { SourcedValue } from "./sources.ts";
 import { OptionValues } from "./values.ts";
 
-/** How the console shows a job. */
+/** Settings of the console output. */
 export interface ConsoleSettings {
   readonly json: boolean;
   readonly color: ColorSetting;
   readonly logPrefix: string;
-  /** As `--console-ranks` wrote it: what it means depends on the world size. */
+  /** The text of `--console-ranks`. It is parsed when the world size is known. */
   readonly consoleRanks: string | undefined;
 }
 
-/** A command line and everything behind it, typed. */
+/** Typed settings from the command line and all other sources. */
 export interface Settings {
   readonly launch: Omit<LaunchOptions, "entry" | "args">;
   readonly console: ConsoleSettings;
 }
 
-/** Types and checks what `resolveSources` found; `argv` is for messages. Throws UsageError for a value that does not fit. */
+/** Parses the values of `resolveSources`. `argv` is used in messages. Throws UsageError for an invalid value. */
 export function parseSettings(sources: ReadonlyMap<string, SourcedValue>, argv: readonly string[] = []): Settings {
   const values = new OptionValues(sources);
   const launch: Omit<LaunchOptions, "entry" | "args"> = {
@@ -53,7 +53,9 @@ export function parseSettings(sources: ReadonlyMap<string, SourcedValue>, argv: 
   return { launch, console };
 }
 
-/** Refuses a field in braces that is not one: it would stand before every line as it was written. */
+/**
+ * Parses `--log-prefix`. An unknown field in braces is an error, because it would be printed literally in every line.
+ */
 function parsePrefix(values: OptionValues): string {
   const prefix = values.text("log-prefix") ?? "";
   const knownFields = PREFIX_FIELDS.map((field) => `{${field}}`);
@@ -70,7 +72,10 @@ function processesPerNode(values: OptionValues): number | "auto" | "cpu" | "gpu"
   return Number(value);
 }
 
-/** What was inherited is left to the plan: `--env MOSAIC_THREADS=…` comes before it. */
+/**
+ * Returns the value of `--threads`. An inherited MOSAIC_THREADS is left to the plan, because `--env MOSAIC_THREADS=…`
+ * overrides it.
+ */
 function explicitThreads(sources: ReadonlyMap<string, SourcedValue>, values: OptionValues): number | undefined {
   return sources.get("threads")?.source === "MOSAIC_THREADS" ? undefined : values.count("threads", 1, MAX_THREADS);
 }
@@ -88,15 +93,17 @@ function parseEnvironment(values: OptionValues): Readonly<Record<string, string>
   return Object.fromEntries(pairs);
 }
 
-/** A property only when there is a value: with exact optional types, absent and undefined differ. */
+/**
+ * Returns an object with the property if the value is defined. With exact optional types, absent and undefined differ.
+ */
 function optionalProperty<K extends string, V>(key: K, value: V | undefined): { [P in K]?: V } {
   return value === undefined ? {} : ({ [key]: value } as { [P in K]?: V });
 }
 
-/** The most ranks that are all shown when no option selects which to show. */
+/** The largest world of which all ranks are shown by default. */
 const MAX_SHOWN_RANKS = 8;
 
-/** The ranks that `--console-ranks` names (`all`, `none`, `0,2-3`) among `worldSize`. Throws UsageError. */
+/** Returns the ranks selected by `--console-ranks` (`all`, `none`, `0,2-3`) of `worldSize` ranks. Throws UsageError. */
 export function parseRanks(text: string | undefined, worldSize: number): ReadonlySet<number> {
   if (text === "all" || (text === undefined && worldSize <= MAX_SHOWN_RANKS))
     return new Set(Array.from({ length: worldSize }, (_, rank) => rank));

@@ -5,7 +5,7 @@ import { findClosestMatch } from "./closest-match.ts";
 import type { RawValue } from "./parse.ts";
 import { findOption, OPTIONS, type OptionSpec } from "./specs.ts";
 
-/** The file of defaults that a project may keep beside its scripts. */
+/** Name of the file with a project's default options, in the working directory. */
 export const CONFIG_FILE_NAME = "mosaic.launch.json";
 
 /** A value and its source, as `--dry-run` prints it. */
@@ -17,8 +17,8 @@ export interface SourcedValue {
 type Environment = Readonly<Record<string, string | undefined>>;
 
 /**
- * The value of every option: flag, then MOSAIC_*, then mosaic.launch.json, then PET_* and the scheduler, then default.
- * Throws UsageError when the file cannot be read or names an option that does not exist.
+ * Returns the value of each option from the first source that has it: flag, MOSAIC_*, mosaic.launch.json, PET_*, the
+ * scheduler, default. Throws UsageError if the file cannot be read or names an unknown option.
  */
 export function resolveSources(
   flags: ReadonlyMap<string, RawValue>,
@@ -50,8 +50,8 @@ function findSource(
 }
 
 /**
- * The variables of SLURM. Inside a step the step's numbers count: a batch script sees those of the whole allocation.
- * SLURM_LAUNCH_NODE_IPADDR is never read: it is where srun ran, which may be a login node.
+ * Returns an option's value from SLURM's variables. In a step, the variables of the step are used. In a batch script,
+ * they describe the whole allocation. SLURM_LAUNCH_NODE_IPADDR is not read, because srun may run on a login node.
  */
 function slurmValue(option: string, env: Environment): SourcedValue | undefined {
   if (env.SLURM_JOB_ID === undefined) return undefined;
@@ -79,15 +79,15 @@ function slurmValue(option: string, env: Environment): SourcedValue | undefined 
   return undefined;
 }
 
-/** SLURM numbers batch scripts and interactive shells as steps from here on; no srun has started their process. */
+/** SLURM's step ids of batch scripts and interactive shells start here. Their processes are not started by srun. */
 const FIRST_SPECIAL_STEP = 0xffff_fff0;
 
-/** Whether srun has started this process, or one above it. */
+/** Returns whether srun has started this process or one of its ancestors. */
 export function isSlurmStep(env: Environment): boolean {
   return Boolean(env.SLURM_STEP_ID) && Number(env.SLURM_STEP_ID) < FIRST_SPECIAL_STEP;
 }
 
-/** One rank for each task of this node, where there are several: `2(x3),1` lists those of all nodes. */
+/** Returns the number of SLURM tasks of this node if it is above 1. `2(x3),1` lists the tasks of each node. */
 function slurmTasksOfNode(env: Environment): SourcedValue | undefined {
   const source = "SLURM_STEP_TASKS_PER_NODE";
   const counts = (env[source] ?? "").split(",").flatMap((taskCountText) => {
@@ -98,10 +98,10 @@ function slurmTasksOfNode(env: Environment): SourcedValue | undefined {
   return Number(value) > 1 ? { value, source } : undefined;
 }
 
-/** In a batch script these count the nodes of the whole allocation: a launcher there is on the first of them alone. */
+/** Variables with the number of nodes of the allocation, in a batch script. The script runs only on the first node. */
 export const JOB_NODE_COUNT_VARIABLES: readonly string[] = ["SLURM_JOB_NUM_NODES", "SLURM_NNODES"];
 
-/** The first host of a list of SLURM's: `n[001-003,7],m1` begins with n001. */
+/** Returns the first host of a SLURM node list: n001 for `n[001-003,7],m1`. */
 export function firstHost(nodeList: string): string {
   const [firstHostText = ""] = /^(?:[^,[]|\[[^\]]*\])*/.exec(nodeList) ?? [];
   return firstHostText.replaceAll(/\[(\d+)[^\]]*\]/g, "$1");
@@ -128,7 +128,7 @@ function readConfig(path: string): ReadonlyMap<string, RawValue> {
   return new Map(Object.entries(parsedConfig).map(([key, value]) => configEntry(path, key, value)));
 }
 
-/** One entry of the file; `nprocPerNode`, `nproc_per_node` and `nproc-per-node` are the same option. */
+/** Parses one entry of the file. `nprocPerNode`, `nproc_per_node` and `nproc-per-node` are the same option. */
 function configEntry(path: string, key: string, value: unknown): [string, RawValue] {
   const kebabCaseName = key.replaceAll(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
   const spec = findOption(kebabCaseName);

@@ -1,31 +1,31 @@
-/** How an option is written: a switch, one value, or a value each time it is given. */
+/** Syntax of an option: a flag, one value, or a list with one value per occurrence. */
 type OptionKind = "flag" | "value" | "list";
 
-/** One row of the option table: what parsing, `--help`, `--dry-run` and the README agree on. */
+/** One row of the option table, which defines parsing, `--help`, `--dry-run` and the README. */
 export interface OptionSpec {
   readonly name: string;
   readonly kind: OptionKind;
   readonly shortName?: string;
-  /** How the value is named in `--help`. */
+  /** Name of the value in `--help`. */
   readonly value?: string;
-  /** As the user would write it; absent: nothing. */
+  /** Default value as a user would write it; absent if there is none. */
   readonly default?: string;
-  /** What `--no-<name>` means for an option that is not a flag. */
+  /** The value that `--no-<name>` sets, for an option that is not a flag. */
   readonly negatedName?: string;
-  /** torchrun reads this one from PET_<NAME> too. */
+  /** Whether the option is also read from PET_<NAME>, as in torchrun. */
   readonly isTorchElastic?: boolean;
   readonly helpText: string;
 }
 
-/** A command of this package: what parsing its command line takes. */
+/** Specification of a command of this package, for parsing its command line. */
 export interface CommandSpec {
   readonly name: string;
   readonly options: readonly OptionSpec[];
-  /** What to write in place of options that it does not have, by name in kebab-case. */
+  /** Replacements for options that the command does not have, by name in kebab-case. */
   readonly hints: Readonly<Record<string, string>>;
 }
 
-/** The same for every command. */
+/** The option `--color` of all commands. */
 export const COLOR_OPTION: OptionSpec = {
   name: "color",
   kind: "value",
@@ -237,11 +237,11 @@ export const OPTIONS: readonly OptionSpec[] = [
   { name: "version", kind: "flag", shortName: "V", helpText: "show the versions of mosaic-run and Node" },
 ];
 
-/** The option a user may have meant: by name, in kebab-case or snake_case. */
+/** Returns the option with a name in kebab-case or snake_case. */
 export const findOption = (name: string, options: readonly OptionSpec[] = OPTIONS): OptionSpec | undefined =>
   options.find((spec) => spec.name === name.replaceAll("_", "-"));
 
-/** The lines of `--help` that list options. */
+/** Formats the lines of `--help` that list options. */
 export function formatOptionRows(options: readonly OptionSpec[]): string {
   const rows = options.map(({ name, shortName, value, default: defaultValue, helpText }) => {
     const optionUsage = `${shortName === undefined ? "    " : `-${shortName}, `}--${name}${value === undefined ? "" : ` ${value}`}`;
@@ -251,7 +251,7 @@ export function formatOptionRows(options: readonly OptionSpec[]): string {
   return rows.join("\n");
 }
 
-/** The text of `mosaic-run --help`. */
+/** Returns the text of `mosaic-run --help`. */
 export function helpText(): string {
   return `Usage: mosaic-run [options] <entry> [entry arguments]
 

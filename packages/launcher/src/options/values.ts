@@ -2,7 +2,7 @@ import { UsageError } from "../errors.ts";
 import { MAX_TIMER_MS } from "../launch-plan.ts";
 import type { SourcedValue } from "./sources.ts";
 
-/** Reads typed values out of what was written, and reports in its errors who wrote it. */
+/** Parses the values of options. Errors name the source of the value. */
 export class OptionValues {
   readonly #sources: ReadonlyMap<string, SourcedValue>;
 
@@ -27,7 +27,7 @@ export class OptionValues {
     return Array.isArray(value) ? value : [];
   }
 
-  /** An integer from `min` up, or undefined when not given. */
+  /** Returns an integer from `min` to `max`, or undefined when the option is not set. */
   count(name: string, min: number, max: number = Number.MAX_SAFE_INTEGER): number | undefined {
     const value = this.text(name);
     if (value === undefined) return undefined;
@@ -37,7 +37,10 @@ export class OptionValues {
     throw this.invalidValueError(name, rangeText);
   }
 
-  /** Milliseconds: `500ms`, `30s`, `2m`, `1h`; a bare number is seconds. Undefined when not given. */
+  /**
+   * Parses `500ms`, `30s`, `2m`, `1h` or a number of seconds into milliseconds. Returns undefined when the option is
+   * not set.
+   */
   durationMs(name: string): number | undefined {
     const value = this.text(name);
     if (value === undefined) return undefined;
@@ -56,7 +59,7 @@ export class OptionValues {
     return chosenValue;
   }
 
-  /** The error for a value that does not fit: where, expected, received, source. */
+  /** Returns the error for an invalid value, with the option, the expected and the received value, and its source. */
   invalidValueError(name: string, expected: string): UsageError {
     const { value, source } = this.#sources.get(name) ?? { value: undefined, source: "default" };
     const sourceText = source === `--${name}` ? "" : ` (from ${source})`;
@@ -66,7 +69,7 @@ export class OptionValues {
     );
   }
 
-  /** Where a value comes from: a flag, a variable, the file, or `default`. */
+  /** Returns the source of a value: a flag, a variable, the file, or `default`. */
   source(name: string): string {
     return this.#sources.get(name)?.source ?? "default";
   }
