@@ -1,11 +1,11 @@
-// Compares the speed of two built checkouts of this repository: each scenario runs in a fresh process of one and of the
-// other in turns, and every pair gives a ratio, the baseline's time over this one's. Load that lasts longer than a pair
-// affects both sides alike.
+// Compares the speed of two built checkouts of this repository. Each scenario runs alternately in a fresh process of
+// either checkout. Every pair of runs gives a ratio: the baseline's time divided by this checkout's. Load that lasts
+// longer than a pair affects both sides equally.
 //
 //   node benchmarks/compare/compare.mjs <baseline checkout> [--pairs 15] [--filter text,…] [--json]
 //
 // Printed for each scenario: the geometric mean of the ratios, and its two-sided 95 % confidence interval (Student's t on
-// logarithms). Above 1: this checkout is faster.
+// logarithms). A ratio above 1 means that this checkout is faster.
 import { spawnSync } from "node:child_process";
 import { resolve } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -72,7 +72,7 @@ for (const name of names) {
   }
 }
 
-/** Lines that the scenarios print, for the packages below `root`. */
+/** Runs scenarios with the packages of the checkout `root` and returns the printed lines. */
 function runScenarios(root, name) {
   const { status, stdout, stderr } = spawnSync(process.execPath, [scenariosPath, root, name], {
     encoding: "utf8",
@@ -82,7 +82,7 @@ function runScenarios(root, name) {
   return stdout.trim().split("\n");
 }
 
-/** Quantiles 0.975 of Student's t, by degrees of freedom; beyond, the normal distribution's. */
+/** Returns the 0.975 quantile of Student's t distribution, approximate above 15 degrees of freedom. */
 function studentQuantile(degreesOfFreedom) {
   const table = [
     12.71, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.16, 2.145, 2.131,

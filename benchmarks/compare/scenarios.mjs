@@ -1,5 +1,6 @@
-// The scenarios that `compare.mjs` runs, each in a process of its own: `node scenarios.mjs <checkout> <name>` prints
-// milliseconds. They use what both revisions have in common, loaded from the packages that are built below the checkout. Plain JavaScript, and processes that end, so nothing here is closed twice.
+// The scenarios that `compare.mjs` runs, each in its own process: `node scenarios.mjs <checkout> <name>` prints
+// milliseconds. They use only the API that both revisions have, loaded from the packages built in the checkout. This
+// file is plain JavaScript, and each process exits after its scenario, so few resources are closed explicitly.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -10,7 +11,9 @@ import { pathToFileURL } from "node:url";
 const [root, name] = process.argv.slice(2);
 const importPackage = (directory) => import(pathToFileURL(join(root, "packages", directory, "dist/index.js")).href);
 
-/** The best of some repetitions: other load only slows things down. */
+/**
+ * Returns the minimum time of `repetitions` calls, after one warm-up call. Other load on the machine only adds time.
+ */
 async function measureMinMilliseconds(repetitions, body) {
   await body();
   let minMilliseconds = Number.POSITIVE_INFINITY;
@@ -22,7 +25,7 @@ async function measureMinMilliseconds(repetitions, body) {
   return minMilliseconds;
 }
 
-/** Attention on one device of two threads: [1,8,2048,64] float32. */
+/** Times attention on one device with two threads: [1,8,2048,64] float32. */
 async function timeAttention(isBackward) {
   const core = await importPackage("core");
   const { cpu } = await importPackage("kernels-cpu");
@@ -39,7 +42,9 @@ async function timeAttention(isBackward) {
   });
 }
 
-/** Ring attention on two ranks of one thread, in one process: [1,4,1024,64] a rank, forward and backward. */
+/**
+ * Times ring attention on two ranks of one thread each, in one process: [1,4,1024,64] per rank, forward and backward.
+ */
 async function timeRing() {
   const core = await importPackage("core");
   const { cpu } = await importPackage("kernels-cpu");
@@ -67,7 +72,7 @@ async function timeRing() {
   return milliseconds;
 }
 
-/** Collectives of two ranks in one process, posted in batches; milliseconds for one. */
+/** Returns the milliseconds per collective of two ranks in one process, posted in batches. */
 async function timeCollective(elements, { repetitions, batches }) {
   const core = await importPackage("core");
   const { cpu } = await importPackage("kernels-cpu");
@@ -92,7 +97,7 @@ async function timeCollective(elements, { repetitions, batches }) {
   return milliseconds / repetitions / 2;
 }
 
-/** 10 000 additions of 16 elements, each result disposed. */
+/** Times 10 000 additions of 16 elements, each of whose results is disposed. */
 async function timeSmallOperations() {
   const core = await importPackage("core");
   const { cpu } = await importPackage("kernels-cpu");
@@ -104,12 +109,12 @@ async function timeSmallOperations() {
   });
 }
 
-/** 1 024 symbolic ranks recorded, proved and counted. */
+/** Records, proves and counts 1 024 symbolic ranks. */
 async function timeProof(createBackend) {
   const { masks, causal = masks.causal, zigzag } = await importPackage("core");
   const { count, prove, record } = await importPackage("planner");
   const start = performance.now();
-  // Before 0.2.0 these were called heads and kvHeads; then masks had no namespace.
+  // Before 0.2.0 these options were called heads and kvHeads, and masks had no namespace.
   const headOptions = masks ? { numHeads: 4, numKvHeads: 2 } : { heads: 4, kvHeads: 2 };
   const sizes = { mesh: { sp: 1024 }, tokens: 65_536, ...headOptions, headDim: 64 };
   const attentionRecord = record({ backend: await createBackend(), mask: causal(), placement: zigzag(), ...sizes });
@@ -119,7 +124,7 @@ async function timeProof(createBackend) {
   return performance.now() - start;
 }
 
-/** Two ranks under the launcher, from the command to the first line of either. */
+/** Times the launch of two ranks: from the command to the first output line of either. */
 async function timeLaunch() {
   const directory = mkdtempSync(join(tmpdir(), "compare-"));
   const script = join(directory, "rank.mjs");

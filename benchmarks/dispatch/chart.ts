@@ -12,7 +12,10 @@ const colors: Readonly<Record<string, ColorPair>> = {
   "ours-backward": ["#e69f00", "#f7c869"],
 };
 
-/** Bars of forward and backward, one group for each mask, number of ranks and kind of links; each group has its own scale. */
+/**
+ * Draws bars of forward and backward times, in one group for each mask, number of ranks and kind of links. Each group
+ * has its own scale.
+ */
 export function comparisonChart(rows: readonly ComparisonRow[], title: string): string {
   const groups = groupRows(rows);
   const body: string[] = [

@@ -16,21 +16,24 @@ import { markdownTable } from "./marks.ts";
 export const ROWS_PER_RANK = 8192;
 export const headOptions = { numHeads: 64, numKvHeads: 8, headDim: 128 } as const;
 
-/** H100s of the planner: 8 a node with NVLink between them, or each alone behind its port of 400 Gbit/s. */
+/**
+ * The planner's H100 profile: with 8 GPUs per node connected by NVLink, or with one GPU per node and its port of 400
+ * Gbit/s.
+ */
 export const linkProfiles: Readonly<Record<"flat" | "two-level", Profile>> = {
   flat: { ...profiles["h100-ib400"], name: "h100-ib400, one rank per node", ranksPerNode: 1 },
   "two-level": profiles["h100-ib400"],
 };
 export type TopologyName = keyof typeof linkProfiles;
 
-/** What one way takes, in seconds, by the planner's simulation of the backend's own code. */
+/** Seconds of one strategy, from the planner's simulation of the backend's own code. */
 export interface ComparisonRow {
   readonly mask: string;
   readonly documents: number;
   readonly ranks: number;
   readonly links: TopologyName;
   readonly family: string;
-  /** Of ways that have a choice, the fastest: which one. */
+  /** Name of the variant. If the family has several, it is the fastest. */
   readonly way: string;
   readonly forward: number;
   readonly backward: number;
@@ -44,12 +47,15 @@ interface Strategy {
   readonly placement: Placement;
 }
 
-/** More documents × ranks than this take minutes to record: each rank has two runs of each document. */
+/**
+ * Maximum of documents × ranks for zigzag per document. More take minutes to record, because each rank has two spans of
+ * each document.
+ */
 const MAX_DOCUMENT_RANKS = 8192;
 
 const maskNames = ["causal", "log-normal 7.2, 1.6", "GitHub", "ArXiv", "mixed 0.7K, 36K"] as const;
 
-/** Every family on each mask, number of ranks and kind of links. */
+/** Yields the fastest strategy of every family for each mask, number of ranks and kind of links. */
 export function* compare(seed: number, rankCounts: readonly number[]): Generator<ComparisonRow> {
   const draw = createUniformGenerator(seed);
   for (const name of maskNames) {
@@ -176,7 +182,7 @@ function* strategies({ mask, lengths, ranks, links }: ComparisonProblem): Genera
   }
 }
 
-/** Each shard of a placement, of equal shards, in `parts` equal parts one behind another. */
+/** Splits each shard of a placement, whose shards are equal, into `partsPerRank` consecutive equal parts. */
 function subdivide(placement: Placement, partsPerRank: number): Placement {
   return {
     name: `${placement.name} in ${partsPerRank}`,
@@ -196,7 +202,10 @@ function subdivide(placement: Placement, partsPerRank: number): Placement {
   };
 }
 
-/** What `dispatch` compares by, from a profile: its speed on large tiles, and the links between nodes. `share` ranks share the heads. */
+/**
+ * Returns the cost model of `dispatch` for a profile: its kernel speed on large tiles and its links between nodes. The
+ * heads are divided among `headParallelSize` ranks.
+ */
 export function dispatchCost({ kernels, links }: Profile, headParallelSize = 1): DispatchCost {
   const { numHeads, numKvHeads, headDim } = headOptions;
   const pairSeconds = (kind: "attend" | "attendBackward", operations: number): number => {
@@ -214,7 +223,9 @@ export function dispatchCost({ kernels, links }: Profile, headParallelSize = 1):
   };
 }
 
-/** What `flex` chooses stages by, from a profile: between ranks of one node, the links within it. */
+/**
+ * Returns the cost model by which `flex` chooses stages. If all ranks are in one node, the links are those within it.
+ */
 export function stageCost({ kernels, links, enqueue, ranksPerNode }: Profile, ranks: number): StageCost {
   const { latency, bandwidth } = links[ranks <= ranksPerNode ? "intra-node" : "inter-node"];
   const intraNodeLink = links["intra-node"];
@@ -236,7 +247,7 @@ export function stageCost({ kernels, links, enqueue, ranksPerNode }: Profile, ra
   };
 }
 
-/** The node of each rank, where nodes have several. */
+/** Returns the node of each rank, or no hosts if every node has one rank. */
 export function hostAssignment({ ranksPerNode }: Profile, ranks: number): { readonly hosts?: readonly number[] } {
   return ranksPerNode === 1
     ? {}
@@ -245,7 +256,9 @@ export function hostAssignment({ ranksPerNode }: Profile, ranks: number): { read
 
 const formatMilliseconds = (seconds: number): string => (seconds * 1e3).toFixed(2);
 
-/** A table in Markdown: forward + backward of each family, in ms, and ours over the best of the others. */
+/**
+ * Returns a Markdown table: forward + backward of each family in ms, and the time of the best baseline divided by ours.
+ */
 export function comparisonTable(rows: readonly ComparisonRow[]): string {
   const families = [...new Set(rows.map(({ family }) => family))];
   const groupLines = groupRows(rows).map((group) => {
@@ -259,19 +272,19 @@ export function comparisonTable(rows: readonly ComparisonRow[]): string {
   return markdownTable(["mask", "documents", "P", "links", ...families, "best baseline / ours"], groupLines);
 }
 
-/** How many times as long as the fastest of ours, the first families, the fastest of the others takes. */
+/** Returns the time of the fastest baseline divided by the time of the fastest strategy that uses `dispatch`. */
 function speedupOverBaselines(group: readonly ComparisonRow[]): number {
   const minSeconds = (rows: readonly ComparisonRow[]): number =>
     rows.reduce((seconds, { forward, backward }) => Math.min(seconds, forward + backward), Number.POSITIVE_INFINITY);
   return minSeconds(group.filter((row) => !usesDispatch(row))) / minSeconds(group.filter(usesDispatch));
 }
 
-/** Whether a way places by `dispatch`. */
+/** Whether a strategy uses a placement of `dispatch`. */
 export function usesDispatch({ family }: ComparisonRow): boolean {
   return family.endsWith("dispatch");
 }
 
-/** Rows of one mask, number of ranks and kind of links, ours first. */
+/** Groups rows by mask, number of ranks and kind of links, in the order of `rows`, which lists our strategies first. */
 export function groupRows(rows: readonly ComparisonRow[]): ComparisonRow[][] {
   const groups = new Map<string, ComparisonRow[]>();
   for (const row of rows) {

@@ -1,4 +1,4 @@
-/** Uniform in [0, 1): mulberry32, by seed. */
+/** Returns a generator of uniform numbers in [0, 1): mulberry32 with a seed. */
 export function createUniformGenerator(seed: number): () => number {
   let state = seed;
   return () => {
@@ -18,12 +18,12 @@ const createLogNormalSampler = (mean: number, std: number) => (draw: UniformGene
 const createParetoSampler = (exponent: number, minimum: number) => (draw: UniformGenerator) =>
   minimum / (1 - draw()) ** (1 / exponent);
 
-/** GPT-2 tokens of a byte, over all of the Pile (arXiv 2101.00027, section 3.1). */
+/** GPT-2 tokens per byte, over all of the Pile (arXiv 2101.00027, section 3.1). */
 const TOKENS_PER_BYTE = 0.29335;
-/** Standard deviation of the logarithm: ours, the Pile's paper has means only. */
+/** Standard deviation of the logarithm. It is our assumption, because the Pile's paper gives only means. */
 const PILE_LOG_STD = 1.2;
 
-/** Log-normal of a mean in KiB. */
+/** Returns a log-normal sampler of lengths in tokens, from a mean in KiB. */
 function createPileSampler(meanKib: number): (draw: UniformGenerator) => number {
   const mean = meanKib * 1024 * TOKENS_PER_BYTE;
   return createLogNormalSampler(Math.log(mean) - PILE_LOG_STD ** 2 / 2, PILE_LOG_STD);
@@ -36,11 +36,11 @@ const OWN_SOURCE = "ours";
 
 export interface LengthDistribution {
   readonly sample: (draw: UniformGenerator) => number;
-  /** Where its parameters are from. */
+  /** Source of the parameters. */
   readonly source: string;
 }
 
-/** Lengths of documents in tokens. */
+/** Distributions of document lengths in tokens. */
 export const distributions: Readonly<Record<string, LengthDistribution>> = {
   "log-normal 7.2, 1.6": { sample: createLogNormalSampler(7.2, 1.6), source: MAGI_SOURCE },
   "Pile-CC": { sample: createPileSampler(4.33), source: pileSource(4.33) },
@@ -65,7 +65,10 @@ export const distributions: Readonly<Record<string, LengthDistribution>> = {
   },
 };
 
-/** Documents that fill a sequence: each at least 64 rows and at most a quarter of it, as MagiAttention's benchmark limits them. */
+/**
+ * Draws lengths of documents that fill a sequence. Each has at least 64 rows, except the last, and at most a quarter of
+ * the sequence, as in MagiAttention's benchmark.
+ */
 export function drawLengths(
   total: number,
   { sample: sampleLength }: LengthDistribution,

@@ -7,7 +7,7 @@ import { type TargetsRow, measureTargets, markdownTable, targetsSummary, targets
 import { predictStageTimes, stagesTable } from "./stages.ts";
 import { measureOptimumGaps, optimumSummary } from "./optimum.ts";
 
-// Predicted step times of placements beside lower bounds and optima, and beside other ways of context parallelism:
+// Compares predicted step times of placements with lower bounds, optima and other context-parallel strategies:
 //
 //   npm run bench:dispatch -- --part marks --seeds 20261123,101 --passes forward --out prefix
 //   npm run bench:dispatch -- --part optimum
@@ -20,7 +20,7 @@ const { values } = parseArgs({
     seeds: { type: "string", default: "20261123" },
     passes: { type: "string", default: "forward" },
     ranks: { type: "string", default: "16" },
-    /** Files that are written are named so: rows as JSON, and the chart. */
+    /** Prefix of the output files: the rows as JSON lines, and the chart. */
     out: { type: "string" },
   },
 });

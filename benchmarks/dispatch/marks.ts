@@ -11,7 +11,7 @@ import { distributions, drawLengths, createUniformGenerator } from "./lengths.ts
 
 const ROWS_PER_RANK = 8192;
 const MEBI = 2 ** 20;
-/** As in the cost's default: what a visible pair takes. */
+/** Seconds per visible pair, as in the default cost. */
 const secondsPerPair = { forward: 6.5536e-11, both: 6.5536e-11 + 1.6384e-10 };
 
 export interface TargetsOptions {
@@ -28,7 +28,10 @@ interface ProblemCase {
   readonly mask: Mask;
 }
 
-/** One mask, number of ranks and chunk size: times in seconds, rows as shares of the sequence, mean over ranks. */
+/**
+ * Results for one mask, number of ranks and chunk size. Times are in seconds. Rows are shares of the sequence, averaged
+ * over ranks.
+ */
 export interface TargetsRow extends Omit<ProblemCase, "mask"> {
   readonly seed: number;
   readonly boundBy: "compute" | "links";
@@ -38,14 +41,14 @@ export interface TargetsRow extends Omit<ProblemCase, "mask"> {
   readonly imbalanceBound: number;
   readonly imbalance: number;
   readonly rowsBound: number;
-  /** Of placements whose imbalance is within 2 % of its bound. */
+  /** Lower bound on rows for placements whose imbalance is within 2 % of its bound. */
   readonly balancedRowsBound: number;
   readonly rows: number;
   readonly zigzagRows: number;
   readonly greedyRows: number;
-  /** Of one core, to place. */
+  /** CPU seconds of the solver. */
   readonly solverSeconds: number;
-  /** Marks that are not met. */
+  /** Targets that are not met. */
   readonly missed: readonly string[];
 }
 
@@ -75,7 +78,7 @@ function createCases(seed: number): ProblemCase[] {
   ];
 }
 
-/** Ours beside bounds and other placements, of fresh draws by seed. */
+/** Yields results of `dispatch`, bounds and other placements, on masks drawn with the seed. */
 export function* measureTargets({ seed, passes }: TargetsOptions): Generator<TargetsRow> {
   const cost: DispatchCost = passes === "both" ? {} : { backward: 0 };
   for (const problemCase of createCases(seed)) yield { seed, ...measureRow(problemCase, cost, secondsPerPair[passes]) };
@@ -90,7 +93,7 @@ function measureRow(
   const options = { mask, length, ranks, chunkSize, cost };
   const bounds = dispatchBounds(options);
   const candidates = dispatchCandidates(options);
-  // Of one core's time, whatever else the machine does.
+  // CPU time, which does not include other load on the machine.
   const startUsage = process.cpuUsage();
   const placement = dispatch(options);
   const { user, system } = process.cpuUsage(startUsage);
@@ -132,7 +135,7 @@ function measureRow(
   return { ...row, missed: missedNames };
 }
 
-/** What was aimed at, and not reached. */
+/** Returns the targets that a row does not meet. */
 function findMissedTargets(row: Omit<TargetsRow, "missed" | "seed">): string[] {
   const { name, ranks, time, bound, boundBy, imbalance, imbalanceBound, rows, greedyRows, zigzagRows } = row;
   const missedNames: string[] = [];
@@ -146,7 +149,7 @@ function findMissedTargets(row: Omit<TargetsRow, "missed" | "seed">): string[] {
   return missedNames;
 }
 
-/** A table in Markdown. */
+/** Returns the rows as a Markdown table. */
 export function targetsTable(rows: readonly TargetsRow[]): string {
   const head =
     "mask|P|chunk|tokens|documents|bound by|bound, ms|ours, ms|ours / bound|sequential, ms|zigzag, ms|document zigzag, ms|greedy, ms|imbalance bound|imbalance|rows bound|rows, ours|rows, zigzag|rows, greedy|solver, s|missed";
@@ -171,7 +174,7 @@ export function targetsTable(rows: readonly TargetsRow[]): string {
   return markdownTable(head.split("|"), lines);
 }
 
-/** What a run comes to: how many rows meet all marks, the others, and times of the solver. */
+/** Summarizes a run: the number of rows that meet all targets, the other rows, and times of the solver. */
 export function targetsSummary(rows: readonly TargetsRow[]): string {
   const rowsOf1MTokens = rows.filter(({ length, ranks }) => ranks === 256 && length === MEBI);
   const rowsOf2MTokens = rows.filter(({ length, ranks }) => ranks === 256 && length > MEBI);

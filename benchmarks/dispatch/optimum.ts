@@ -2,22 +2,28 @@ import { dispatch, dispatchBounds, dispatchCandidates, evaluateDispatch } from "
 import { type Mask, masks, type Placement, type Span } from "@mosaic/core";
 import { createUniformGenerator } from "./lengths.ts";
 
-/** How far from the optimum a placement is, of small instances of which every placement is compared: shares of the optimum. */
+/**
+ * Gaps to the optimum, as shares of the optimum. They are measured on small instances, of which all placements are
+ * compared.
+ */
 export interface OptimumGaps {
   readonly instances: number;
-  /** Placements that were compared. */
+  /** Number of placements compared. */
   readonly placements: number;
   readonly objectiveGaps: readonly number[];
-  /** Step time beside the least step time of any placement. */
+  /** Step time above the minimum step time of all placements. */
   readonly timeGaps: readonly number[];
   readonly greedyObjectiveGaps: readonly number[];
-  /** Placements below a bound: 0 unless a bound is wrong. */
+  /** Number of placements below a lower bound. It is 0 unless a bound is wrong. */
   readonly numBelowBound: number;
 }
 
 const CHUNK_SIZE = 16;
 
-/** Two or three ranks with three to five, or two to three, chunks each: every placement with as many chunks a rank. */
+/**
+ * Compares all placements of instances with two ranks of three to five chunks each, or three ranks of two or three. All
+ * ranks of an instance have the same number of chunks.
+ */
 export function measureOptimumGaps(instances: number, seed: number): OptimumGaps {
   const draw = createUniformGenerator(seed);
   const [objectiveGaps, timeGaps, greedyObjectiveGaps]: number[][] = [[], [], []];
@@ -64,12 +70,12 @@ export function measureOptimumGaps(instances: number, seed: number): OptimumGaps
   };
 }
 
-/** As `value` is not below `optimum`, but for rounding. */
+/** Returns the excess of `value` as a share of `optimum`. `value` is below `optimum` only by rounding. */
 function relativeGap(value: number, optimum: number): number {
   return optimum === 0 ? 0 : Math.max(0, value / optimum - 1);
 }
 
-/** Causal, window, block-causal or packed documents, by draw. */
+/** Draws a causal, window, block-causal or packed-document mask. */
 function drawMask(length: number, draw: () => number): Mask {
   const kind = Math.floor(draw() * 5);
   const size = 2 + Math.floor(draw() * (length - 2));
@@ -83,7 +89,10 @@ function drawMask(length: number, draw: () => number): Mask {
   return masks.documents(lengths, kind === 3 ? "full" : "causal");
 }
 
-/** All ways to give `chunksPerRank` chunks to each rank; ranks are alike, so that each is first used after those before it. */
+/**
+ * Yields all assignments of `chunksPerRank` chunks to each rank. Ranks are interchangeable, so each rank is first used
+ * after all lower ranks.
+ */
 function* enumeratePlacements(ranks: number, chunksPerRank: number): Generator<Placement> {
   const ownerOfChunk = new Array<number>(ranks * chunksPerRank).fill(0);
   const remainingChunks = new Array<number>(ranks).fill(chunksPerRank);

@@ -23,7 +23,7 @@ const packedDistributions = [
   "Books3",
 ];
 
-/** One pass: simulated seconds with the number of stages that flex chooses, and with fixed numbers. */
+/** Simulated seconds of one pass, with the number of stages that flex chooses and with fixed numbers of stages. */
 export interface StagesRow {
   readonly mask: string;
   readonly ranks: number;
@@ -33,7 +33,7 @@ export interface StagesRow {
   readonly secondsByStageCount: readonly number[];
 }
 
-/** The choice beside fixed numbers of stages, on every mask, number of ranks and kind of links. */
+/** Yields times with chosen and with fixed numbers of stages, for every mask, number of ranks and kind of links. */
 export function* predictStageTimes(seed: number, rankCounts: readonly number[]): Generator<StagesRow> {
   for (const ranks of rankCounts) {
     const tokens = ranks * ROWS_PER_RANK;
@@ -80,7 +80,9 @@ function createMasks(seed: number, tokens: number): [string, Mask][] {
   ];
 }
 
-/** A table in Markdown, in ms, and how many choices are near the best fixed number. */
+/**
+ * Returns a Markdown table in ms, and the number of rows in which the choice is within 5 % of the best fixed number.
+ */
 export function stagesTable(rows: readonly StagesRow[]): string {
   const formatMilliseconds = (seconds: number): string => (seconds * 1e3).toFixed(2);
   const autoToBestRatio = ({ autoSeconds, secondsByStageCount }: StagesRow): number =>

@@ -22,14 +22,14 @@ import {
 import { tolerances } from "./check-results.ts";
 import { createRingCases } from "./ring.ts";
 
-/** A length that no block size divides. */
+/** Length that is not a multiple of any block size. */
 const GATE_LENGTH = 200;
 const GATE_HEADS = 2;
 
 type GateProblem = Pick<Problem, "dtype" | "mask" | "d">;
 const gateName = ({ dtype, mask, d }: GateProblem): string => `gate.${dtype}.${mask}.d${d}`;
 
-/** Every contender's results on fresh numbers, against float64, before any of its times counts. */
+/** Compares the results of every contender on random operands with float64. Only contenders that pass are timed. */
 export function createGateCase(gateProblem: GateProblem): Case {
   const name = gateName(gateProblem);
   const problem: Problem = { ...gateProblem, direction: "backward", n: GATE_LENGTH, numHeads: GATE_HEADS, batch: 1 };
@@ -55,12 +55,12 @@ export function createGateCase(gateProblem: GateProblem): Case {
   };
 }
 
-/** NaN is not right. */
+/** Whether all errors are below the tolerance. NaN is not below it. */
 export function isCorrect(errors: Errors, { dtype }: Pick<Problem, "dtype">): boolean {
   return Object.values(errors).every((error) => error < tolerances[dtype]);
 }
 
-/** Who may take part in a problem: those that passed its gate, which is run now if it was not before. */
+/** Returns the contenders that passed the gate of a problem. Runs the gate if it has no stored result. */
 export async function selectCorrectContenders(
   bench: BenchmarkContext,
   gateProblem: GateProblem,
@@ -73,12 +73,15 @@ export async function selectCorrectContenders(
   );
 }
 
-/** The longest that a FlashAttention paper has comes first, then far ones: a run cut short has seen a bit of everything. */
+/**
+ * The longest sequence of the FlashAttention papers comes first, followed by lengths far from it, so that a run that is
+ * cut short covers the whole range.
+ */
 export const lengths: readonly number[] = [16_384, 4096, 65_536, 1024, 8192, 32_768, 2048];
-/** float16 is the same kernels with another instruction: a few sizes suffice. */
+/** float16 uses the same kernels with another instruction, so a few lengths suffice. */
 const lengthsForFloat16: readonly number[] = [16_384, 4096];
 
-/** All problems, in the order in which they are measured. */
+/** Returns all problems, in the order in which they are measured. */
 function createAllVariants(
   allLengths: readonly number[],
   allowedFloat16Lengths: readonly number[],
@@ -98,7 +101,7 @@ function createAllVariants(
   return [...createVariants("bf16", allLengths), ...createVariants("fp16", float16Lengths)];
 }
 
-/** One problem, all contenders in turns. What did not pass the gate is left out. */
+/** Times all contenders in turns on one problem, except those that did not pass the gate. */
 function createAttentionCase(variant: ProblemVariant, storedResults: ReadonlyMap<string, Result>): Case {
   const name = `attention.${formatName(variant)}`;
   return {
@@ -116,7 +119,10 @@ function createAttentionCase(variant: ProblemVariant, storedResults: ReadonlyMap
   };
 }
 
-/** Where Hopper has no kernels of its own, its column shall not show the portable ones under another name. */
+/**
+ * Drops the times of `hopper` if it has no kernels of its own, so that the portable kernels are not listed under two
+ * names.
+ */
 function removeDuplicates({ times, refused }: Comparison): Comparison {
   const { hopper: hopperTime, ...otherTimes } = times;
   const joinKernelNames = (time: TimingSummary | undefined): string => Object.keys(time?.kernels ?? {}).join();
@@ -124,7 +130,7 @@ function removeDuplicates({ times, refused }: Comparison): Comparison {
   return { times: otherTimes, refused: hopperTime ? { ...refused, hopper: "selected the portable kernels" } : refused };
 }
 
-/** All there is to measure, in the order in which it is. `storedResults` is looked into when a case runs. */
+/** Returns all cases, in the order in which they run. A case reads `storedResults` when it runs. */
 export function createCases(
   lengths: readonly number[],
   sizes: Sizes,
@@ -140,17 +146,17 @@ export function createCases(
   ];
 }
 
-/** What one contender took for a run. */
+/** Seconds per run of one contender. */
 interface TimingSummary {
   readonly median: number;
   readonly low: number;
   readonly high: number;
   readonly runs: number;
-  /** Seconds of each kernel. */
+  /** Seconds of each kernel, by name. */
   readonly kernels?: Readonly<Record<string, number>>;
 }
 
-/** By contender; those that refused, with their reason. */
+/** Times by contender. `refused` has the contenders that do not support the problem, with the reason. */
 export interface Comparison {
   readonly times: Readonly<Record<string, TimingSummary>>;
   readonly refused: Readonly<Record<string, string>>;
@@ -163,7 +169,10 @@ interface TimedContender {
   readonly kernels: Readonly<Record<string, number>>[];
 }
 
-/** All contenders take turns at one problem, so that all see the same card: its clock, its heat, its other users. */
+/**
+ * Times all contenders in turns on one problem, so that clock, temperature and other users of the GPU affect all of
+ * them alike.
+ */
 export async function timeContenders(
   implementations: readonly Implementation[],
   problem: Problem,

@@ -11,9 +11,12 @@ import {
   setRequiresGrad,
 } from "./problem.ts";
 
-/** What rounding explains: products of numbers with 8 or 11 bits. */
+/** Largest relative error that is explained by rounding, for products of numbers with 8 or 11 significant bits. */
 export const tolerances = { bf16: 1e-2, fp16: 2e-3 } as const;
-/** A single row, and sums that cancel, vary more than the whole. */
+/**
+ * Factor on the tolerance of single rows and of sums with cancellation, whose errors vary more than those of whole
+ * tensors.
+ */
 const SINGLE_ROW_TOLERANCE_FACTOR = 3;
 
 /** Draws the problem on the host, and compares all results with the definition in float64. */
@@ -48,8 +51,9 @@ export async function checkAgainstDefinition(ctx: mosaic.Context, problem: Probl
 }
 
 /**
- * At any size: some rows of out, or of dq, by the definition; and of the backward, that dv adds up to what dOut does
- * (weights of a row add up to 1) and dk to nothing (so do the gradients of its scores).
+ * Checks results of any size. Compares some rows of out, and of dq for the backward, with the definition. For the
+ * backward it also checks that the sum of dv equals that of dOut (weights of a row sum to 1) and that the sum of dk is
+ * 0 (gradients of a row's scores sum to 0).
  *
  * @throws Error that reports which result is wrong.
  */
@@ -71,7 +75,7 @@ export async function checkSamples(ctx: mosaic.Context, operands: Operands, prob
       relativeError(await readRowAt(out, rowPosition), computeAttentionRow(row)),
       tolerance,
     );
-    // The very first of causal rows sees one key: its gradient is 0, and there is nothing to compare with.
+    // The first causal row attends to one key only. Its gradient is 0, so it has no relative error.
     if (dq && row.scores.length > 1) {
       checkTolerance(
         `dq of row ${rowPosition.i}`,
@@ -96,19 +100,19 @@ async function checkSums(dOut: mosaic.Tensor, dk: mosaic.Tensor, dv: mosaic.Tens
 }
 
 function checkTolerance(quantity: string, error: number, tolerance: number): void {
-  // NaN is not less than anything.
+  // This comparison is false for NaN.
   if (error < tolerance) return;
   throw new Error(
     `${quantity}: relative error ${error.toExponential(1)}, expected less than ${tolerance.toExponential(1)}`,
   );
 }
 
-/** Of any length: Math.hypot takes arguments, of which there can be too many. */
+/** Returns the Euclidean norm. Math.hypot is not used, because the number of arguments of a call is limited. */
 function norm(x: Float32Array): number {
   return Math.sqrt(x.reduce((sum, value) => sum + value * value, 0));
 }
 
-/** Σ over the sequence, in float32: [batch, heads, 1, d]. */
+/** Sums over the sequence in float32. The result is [batch, heads, 1, d]. */
 async function sumOverSequence(x: mosaic.Tensor): Promise<Float32Array> {
   const float32Sums = x.device.empty(x.shape.toSpliced(2, 1, 1), "float32");
   x.device.kernels.reduce("sum", float32Sums, x);
@@ -162,7 +166,7 @@ async function readSlice(
   return sliceView.read();
 }
 
-/** One row of attention: its scaled scores, and the keys and values that it sees, row-major. */
+/** One row of attention: its scaled scores, and the keys and values that are visible to it, row-major. */
 interface AttentionRow {
   readonly scores: readonly number[];
   readonly k: Float32Array;
@@ -171,12 +175,12 @@ interface AttentionRow {
   readonly d: number;
 }
 
-/** out of the row, by the definition. */
+/** Computes out of the row by the definition. */
 export function computeAttentionRow(row: AttentionRow): Float64Array {
   return weightedSum(softmaxWeights(row), row.v, row.d);
 }
 
-/** dq of the row: scale · Σ pⱼ (dpⱼ − Σ p dp) kⱼ. */
+/** Computes dq of the row: scale · Σ pⱼ (dpⱼ − Σ p dp) kⱼ. */
 export function computeGradientRow(row: AttentionRow): Float64Array {
   const weights = softmaxWeights(row);
   const dWeights = weights.map((_, key) => {
@@ -189,7 +193,7 @@ export function computeGradientRow(row: AttentionRow): Float64Array {
   return weightedSum(dScores, row.k, row.d);
 }
 
-/** ‖x − ref‖ / ‖ref‖; NaN if anything is NaN. */
+/** Returns ‖x − ref‖ / ‖ref‖, or NaN if any number is NaN. */
 export function relativeError(x: ArrayLike<number>, ref: ArrayLike<number>): number {
   if (x.length !== ref.length) throw new Error(`relativeError: expected ${ref.length} numbers, received ${x.length}`);
   let [squaredDifference, squaredNorm] = [0, 0];

@@ -6,20 +6,22 @@ import type { Implementation, Errors, Sample } from "./bench.ts";
 import { attend, disposeAll, drawOperands, type Operands, type Problem, detachGradients } from "./problem.ts";
 import { checkAgainstDefinition, checkSamples } from "./check-results.ts";
 
-/** One step on the device's clock. */
+/** Time of one step, by the device's clock. */
 interface StepTiming {
   readonly seconds: number;
-  /** Seconds of each kernel, by name. What is not in them are launches, and waiting for the host if it was late. */
+  /**
+   * Seconds of each kernel, by name. They exclude launch latency and the time in which the device waited for the host.
+   */
   readonly secondsByKernel: Readonly<Record<string, number>>;
 }
 
 /**
- * Times steps that enqueue work, by events in the stream: each lap is from one mark to the next. The host is not in it as
- * long as the device has work waiting, so let the first step be one that does not count, and long enough.
+ * Times steps that enqueue work, by events in the stream. Each time is from one mark to the next. Host time is excluded
+ * as long as the device has queued work, so the first step should be a long one whose time is not used.
  */
 export async function timeSteps(device: Device, steps: readonly (() => void)[]): Promise<readonly StepTiming[]> {
   using marker = device.empty([1], "float32");
-  // Attention draws no random numbers: no other contender uses this kernel.
+  // Attention draws no random numbers, so this kernel occurs in the trace only as a mark.
   const setMark = (): void => device.kernels.random(marker, { kind: "uniform", low: 0, high: 1, seed: 0, stream: 0 });
   device.startTrace();
   setMark();
@@ -44,10 +46,10 @@ export async function timeSteps(device: Device, steps: readonly (() => void)[]):
   });
 }
 
-/** Operands take turns, so that no run finds what the one before it left in the cache. */
+/** Number of operand sets. Runs alternate between them, so that no run finds its operands in the cache. */
 export const NUM_OPERAND_SETS = 2;
 
-/** Mosaic's attention on one device, through the TypeScript API: from q, k, v in 16 bits to results in 16 bits. */
+/** Mosaic's attention on one device, through the TypeScript API, with 16-bit q, k, v and 16-bit results. */
 export class MosaicImplementation implements Implementation {
   readonly name: string;
   readonly #ctx: mosaic.Context;
@@ -63,7 +65,10 @@ export class MosaicImplementation implements Implementation {
     return checkAgainstDefinition(this.#ctx, problem);
   }
 
-  /** Beside warming up it looks at some rows of the result: a kernel may be right at one size and wrong at another. */
+  /**
+   * Warms up, and also checks some rows of the result, because a kernel may be correct at one size and wrong at
+   * another.
+   */
   async prepare(problem: Problem): Promise<number> {
     await this.release();
     this.#problem = problem;
@@ -94,7 +99,7 @@ export class MosaicImplementation implements Implementation {
     return () => attend(this.#ctx, operands, this.#problem!).dispose();
   }
 
-  /** The forward is a step of its own, which is not timed. */
+  /** Returns two steps: the forward, whose time is not reported, and the backward. */
   #backward(operands: Operands): [() => void, () => void] {
     let out: mosaic.Tensor;
     return [
@@ -117,10 +122,10 @@ export class MosaicImplementation implements Implementation {
   }
 }
 
-/** What PyTorch's scaled_dot_product_attention may be set to use. */
+/** Backends to which PyTorch's scaled_dot_product_attention can be restricted. */
 export const torchBackends = ["cudnn", "flash", "flash-deterministic", "efficient"] as const;
 
-/** One backend of PyTorch, in the peer's process. */
+/** Returns one backend of PyTorch, which runs in the baseline process. */
 export function createTorchContender(baseline: BaselineProcess, backend: string): Implementation {
   return {
     name: backend,
@@ -136,17 +141,17 @@ export function createTorchContender(baseline: BaselineProcess, backend: string)
   };
 }
 
-/** Read when a device is opened: which family of attention kernels it takes. */
+/** Environment variable that selects the family of attention kernels. It is read when a device is opened. */
 const FAMILY_VARIABLE = "MOSAIC_CUDA_FAMILY";
-/** Compute capability 9.0: where there are kernels of TMA and wgmma. */
+/** Compute capability 9.0, for which there are kernels with TMA and wgmma. */
 const HOPPER_CAPABILITY = 90;
 
-/** Our side: a contender for each family of kernels that the device has, and the contexts to close. */
+/** Mosaic's contenders, one for each family of kernels that the device has. Disposal closes their contexts. */
 export interface Families extends AsyncDisposable {
   readonly implementations: readonly MosaicImplementation[];
 }
 
-/** Opens the device once for each family. On a CPU there is one, and its times are times of a CPU. */
+/** Opens the device once for each family of kernels. On a CPU there is one contender, which measures the CPU. */
 export async function openFamilies(device: "cuda" | "cpu"): Promise<Families> {
   const contexts: mosaic.Context[] = [];
   const openImplementation = async (name: string, familyDevice: mosaic.Device): Promise<MosaicImplementation> => {

@@ -53,7 +53,10 @@ async function main(args: string[]): Promise<number> {
   return Object.keys(failures).length > 0 ? 1 : 0;
 }
 
-/** Keeps where this runs, and the options. Throws if there is no GPU or no peer, or not those of before. */
+/**
+ * Stores a description of the machine and the options. Throws if there is no GPU or no baseline process, or if the
+ * stored results are of a different machine.
+ */
 async function printHeader(workers: WorkerPool, results: Results, { out, sizes }: Options): Promise<void> {
   const storedHost = results.byCase.get("host");
   const host = await workers.run("host", CASE_TIMEOUT_SECONDS);

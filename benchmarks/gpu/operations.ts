@@ -4,20 +4,20 @@ import type { BenchmarkContext, Case, Result, Sample } from "./bench.ts";
 import { NUM_OPERAND_SETS, timeSteps } from "./contenders.ts";
 import { disposeAll, type Sizes } from "./problem.ts";
 
-/** One kernel on operands as large as those of attention, by our kernels and by PyTorch. */
+/** One operation on operands as large as those of attention, timed with Mosaic's kernels and with PyTorch. */
 interface Operation {
-  /** Bytes that are read and written, each once; of a product, its operations. */
+  /** Bytes read and written, each counted once. For a matrix product, the number of operations. */
   readonly work: (sizes: OperationSizes) => number;
   readonly unit: "bytes/s, read and written" | "operations/s";
-  /** Draws operands, and returns what is timed; `turn` chooses among them. */
+  /** Draws operands and returns the function to time, whose argument `turn` selects the operands. */
   readonly prepare: (draw: DrawTensor, sizes: OperationSizes) => (turn: number) => void;
 }
 
 type OperationSizes = Sizes & { readonly numProductRows: number };
-/** Standard normal numbers, which are released when the case ends. */
+/** Draws standard normal numbers. The tensors are released when the case ends. */
 type DrawTensor = (shape: mosaic.Shape, dtype?: mosaic.DType) => mosaic.Tensor;
 
-/** Runs on one of several sets of operands, and disposes the result if there is one. */
+/** Returns a function that runs on one of several sets of operands, and disposes the result if there is one. */
 function alternate<Operands>(
   draw: () => Operands,
   run: (operands: Operands) => mosaic.Tensor | undefined,
@@ -26,7 +26,7 @@ function alternate<Operands>(
   return (turn) => run(operandSets[turn % NUM_OPERAND_SETS]!)?.dispose();
 }
 
-/** Of a bfloat16 matrix [tokens, hidden]. */
+/** Returns an operation on a bfloat16 matrix [tokens, hidden]. */
 function createMatrixOperation(bytesPerElement: number, run: (x: mosaic.Tensor) => mosaic.Tensor): Operation {
   return {
     work: ({ tokens, hidden }) => bytesPerElement * tokens * hidden,
@@ -79,7 +79,7 @@ const operations: Readonly<Record<string, Operation>> = {
 
 const RUNS_PER_SAMPLE = 10;
 
-/** What the card does beside attention. Copy and product are the limits that attention is compared with. */
+/** Operations other than attention. The rates of copy and matmul are the limits that attention is compared with. */
 export const operationCases: readonly Case[] = Object.entries(operations).map(([name, operation]) => ({
   name: `operation.${name}`,
   part: "operation",
@@ -97,7 +97,7 @@ export const operationCases: readonly Case[] = Object.entries(operations).map(([
   },
 }));
 
-/** Rows of a square product of about as much work as the smallest attention, at most 8192. */
+/** Returns the rows of a square product with about as much work as the smallest attention, at most 8192. */
 function countProductRows({ tokens, hidden }: Sizes): number {
   return 2 ** Math.min(13, Math.floor(Math.log2(tokens * hidden) / 2));
 }

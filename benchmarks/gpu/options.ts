@@ -28,11 +28,11 @@ For tests without a GPU:
   --backends A,B   backends of PyTorch: ${torchBackends.join()} (default all)
   --once           runs each contender once`;
 
-/** What the command was given. */
+/** Parsed command-line options. */
 export interface Options {
   readonly filter: readonly string[];
   readonly out: string;
-  /** Where results are kept, within `out`. */
+  /** File of the results, in `out`. */
   readonly file: string;
   readonly device: "cuda" | "cpu";
   readonly peer: readonly string[] | undefined;
@@ -67,7 +67,7 @@ const flags = {
   help: { ...booleanOption, short: "h" },
 } as const;
 
-/** Undefined, with a word on stderr, if they make no sense. */
+/** Parses the options. Prints an error and returns undefined if they are invalid. */
 export function parseOptions(args: string[]): Options | undefined {
   try {
     const { values } = parseArgs({ args, options: flags });

@@ -1,11 +1,11 @@
 import * as mosaic from "@mosaic/attention";
 
-/** q, k, v and dOut, [batch, heads, n, d]. */
+/** q, k, v and dOut, each [batch, heads, n, d]. */
 export type Operands = readonly [mosaic.Tensor, mosaic.Tensor, mosaic.Tensor, mosaic.Tensor];
 
 export const dtypes = { bf16: "bfloat16", fp16: "float16" } as const;
 
-/** Standard normal numbers; q, k and v require gradients if the problem is the backward. */
+/** Draws standard normal operands. q, k and v require gradients if the problem is the backward. */
 export function drawOperands(ctx: mosaic.Context, problem: Problem): Operands {
   const { batch, numHeads, n, d, dtype } = problem;
   const draw = (): mosaic.Tensor => mosaic.randn(ctx, [batch, numHeads, n, d], { dtype: dtypes[dtype] });
@@ -17,7 +17,7 @@ export function setRequiresGrad(operands: Operands, { direction }: Pick<Problem,
   return operands;
 }
 
-/** Through the public API. */
+/** Computes attention through the public API. */
 export function attend(ctx: mosaic.Context, [q, k, v]: Operands, { mask, n }: Problem): mosaic.Tensor {
   const layout = mosaic.layoutOf({ mesh: ctx.mesh.shape, axes: [], length: n });
   return mosaic.attention(ctx, q, k, v, {
@@ -27,7 +27,7 @@ export function attend(ctx: mosaic.Context, [q, k, v]: Operands, { mask, n }: Pr
   });
 }
 
-/** Takes what the backward left, so that the next one adds to nothing. */
+/** Removes and returns the gradients, so that the next backward does not accumulate into them. */
 export function detachGradients([q, k, v]: Operands): [mosaic.Tensor, mosaic.Tensor, mosaic.Tensor] {
   const gradients = [q, k, v].map((x) => {
     const gradient = x.grad!;
@@ -41,7 +41,10 @@ export function disposeAll(tensors: readonly mosaic.Tensor[]): void {
   for (const x of tensors) x.dispose();
 }
 
-/** What the sizes of all problems follow from: as in the FlashAttention papers, tokens and width stay and n varies. */
+/**
+ * Sizes that all problems have in common. As in the FlashAttention papers, the tokens and the width are constant and n
+ * varies.
+ */
 export interface Sizes {
   /** Batch × n. */
   readonly tokens: number;
@@ -49,7 +52,7 @@ export interface Sizes {
   readonly hidden: number;
 }
 
-/** Attention that both sides time: q, k, v and dOut are [batch, heads, n, d], all of one dtype. */
+/** One problem that Mosaic and PyTorch compute. q, k, v and dOut are [batch, heads, n, d], all of one dtype. */
 export interface Problem {
   readonly direction: "forward" | "backward";
   readonly dtype: "bf16" | "fp16";
@@ -60,7 +63,7 @@ export interface Problem {
   readonly batch: number;
 }
 
-/** What distinguishes one problem from another at the same sizes. */
+/** The fields in which problems of the same sizes differ. */
 export type ProblemVariant = Pick<Problem, "direction" | "dtype" | "mask" | "d" | "n">;
 
 export function createProblem(variant: ProblemVariant, { tokens, hidden }: Sizes): Problem {
@@ -80,18 +83,24 @@ export function formatName({ direction, dtype, mask, d, n }: ProblemVariant): st
 
 const visibleShare = (mask: Problem["mask"]): number => (mask === "causal" ? 0.5 : 1);
 
-/** Two products of 2n²d a head forward, five backward; a causal mask halves them. What is computed again is not counted. */
+/**
+ * Counts operations: two products of 2n²d per head in the forward, five in the backward. A causal mask halves them.
+ * Recomputation is not counted.
+ */
 export function countFlops({ direction, mask, d, n, numHeads, batch }: Problem): number {
   return (direction === "forward" ? 4 : 10) * batch * numHeads * n * n * d * visibleShare(mask);
 }
 
-/** Each input read once, each output written once: q, k, v → out and lse; q, k, v, out, dOut, lse → dq, dk, dv. */
+/**
+ * Counts bytes, with each input read once and each output written once: q, k, v → out and lse; q, k, v, out, dOut, lse
+ * → dq, dk, dv.
+ */
 export function countBytes({ direction, d, n, numHeads, batch }: Problem): number {
   const rows = batch * numHeads * n;
   return rows * d * 2 * (direction === "forward" ? 4 : 8) + rows * 4;
 }
 
-/** One a pair that is seen; backward computes them again. */
+/** Counts exponentials, one per visible pair. The backward recomputes them. */
 export function countExponentials({ mask, n, numHeads, batch }: Problem): number {
   return batch * numHeads * n * n * visibleShare(mask);
 }

@@ -4,20 +4,23 @@ import type { Comparison } from "./cases.ts";
 import { torchBackends } from "./contenders.ts";
 import { countBytes, countExponentials, countFlops, type Problem, createProblem, type Sizes } from "./problem.ts";
 
-/** What a card can do at most, each a second. */
+/** Maximum rates of a GPU, per second. */
 interface Ceilings {
-  /** Operations of a large bfloat16 product. */
+  /** Operations in a large bfloat16 product. */
   readonly flopsPerSecond: number;
   /** Bytes read and written. */
   readonly bytesPerSecond: number;
-  /** Exponentials: 16 a clock of each multiprocessor (CUDA C++ Programming Guide, throughput of native instructions). */
+  /** Exponentials: 16 per clock and multiprocessor (CUDA C++ Programming Guide, throughput of native instructions). */
   readonly exponentialsPerSecond: number;
 }
 
-/** Of an NVIDIA H200, measured elsewhere: a product of 8192³ on random data, a copy of gigabytes, 132 · 16 · 1.755 GHz. */
+/**
+ * Rates of an NVIDIA H200, measured separately: a product of 8192³ on random data, a copy of gigabytes, 132 · 16 ·
+ * 1.755 GHz.
+ */
 const h200Ceilings: Ceilings = { flopsPerSecond: 790e12, bytesPerSecond: 4.3e12, exponentialsPerSecond: 3.7e12 };
 
-/** Seconds that each kind of work takes at its ceiling. No version runs much faster than the longest. */
+/** Seconds of each kind of work at its maximum rate. No implementation runs much faster than the longest. */
 interface LowerBound {
   readonly productSeconds: number;
   readonly memorySeconds: number;
@@ -40,7 +43,7 @@ export function lowerBound(problem: Problem, ceilings: Ceilings): LowerBound {
 type StoredResults = ReadonlyMap<string, Result>;
 type AttentionResult = Result & Comparison & { readonly problem: Problem; readonly flops: number };
 
-/** A page of Markdown of what was measured. */
+/** Formats the results as a page of Markdown. */
 export function formatReport(storedResults: StoredResults): string {
   const host = storedResults.get("host") ?? { case: "host" };
   const parts = [
@@ -206,7 +209,7 @@ function gateTable(storedResults: StoredResults): Table[] {
   return [{ id: "gate", title: "Largest relative error of out, dq, dk, dv against float64", columns, rows }];
 }
 
-/** Who did not take part in what, in whose words. */
+/** Lists the contenders that refused cases, with their error messages and the number of cases. */
 function formatUnsupportedCases(storedResults: StoredResults): string {
   const reasonCounts = new Map<string, number>();
   for (const { refused = {} } of storedResults.values() as Iterable<Result & { refused?: Record<string, string> }>) {
@@ -218,7 +221,10 @@ function formatUnsupportedCases(storedResults: StoredResults): string {
   return [...reasonCounts].map(([line, count]) => `${line} (${count} cases)`).join("\n");
 }
 
-/** Operations, bytes and exponentials of every size, and the milliseconds that each needs at least. */
+/**
+ * Returns tables of the operations and bytes of every length, and of the minimum milliseconds for products, memory and
+ * exponentials.
+ */
 export function lowerBoundTables(
   sizes: Sizes,
   lengths: readonly number[],

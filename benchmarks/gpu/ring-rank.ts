@@ -1,4 +1,4 @@
-// One process of a ring case. All open the same card; rank 0 also takes the turns alone.
+// One process of a ring case. All processes open the same GPU. Rank 0 also runs the mode `alone`.
 import * as mosaic from "@mosaic/attention";
 import { cuda } from "@mosaic/kernels-cuda";
 import { connectStore } from "@mosaic/launcher";
@@ -8,7 +8,8 @@ import { type RingJob, type RingTiming, type RunMode, runModes } from "./ring.ts
 const { problem, ranks, turns, device } = JSON.parse(process.argv[2]!) as RingJob;
 const rank = Number(process.env["RANK"]);
 
-// NCCL refuses two processes on one card, unless they seem to be of different hosts. Then it goes through sockets: give it some.
+// NCCL refuses two processes on one GPU unless they appear to be on different hosts. It then communicates through
+// sockets, so several are configured.
 process.env["NCCL_HOSTID"] ??= `mosaic-bench-${rank}`;
 process.env["NCCL_SOCKET_IFNAME"] ??= "lo";
 process.env["NCCL_SOCKET_NTHREADS"] ??= "4";
@@ -25,7 +26,7 @@ const runs: Readonly<Record<RunMode, AttentionRun | undefined>> = {
   alone: rank === 0 ? new AttentionRun(singleCtx, problem, mosaic.local()) : undefined,
 };
 
-// Turn 0 warms up and is not reported.
+// Turn 0 is warm-up and is not reported.
 for (let turn = 0; turn <= turns; turn++) {
   for (const runMode of runModes) {
     await barrier(`${runMode} ${turn}`);
@@ -35,7 +36,7 @@ for (let turn = 0; turn <= turns; turn++) {
 }
 for (const run of Object.values(runs)) run?.[Symbol.dispose]();
 
-/** Waits for the others in the store: a barrier of NCCL would keep the card busy meanwhile. */
+/** Waits for the other ranks through the store, because an NCCL barrier would keep the GPU busy. */
 async function barrier(barrierName: string): Promise<void> {
   await store.set(`${barrierName} ${rank}`, "");
   await store.wait(Array.from({ length: ranks }, (_, peerRank) => `${barrierName} ${peerRank}`));

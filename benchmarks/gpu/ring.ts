@@ -4,18 +4,24 @@ import { runProcesses } from "../src/processes.ts";
 import type { BenchmarkContext, Case, Result } from "./bench.ts";
 import type { Sizes } from "./problem.ts";
 
-/** How a turn is taken: all ranks with a ring; all ranks, each with its share of the heads and for itself; one process alone. */
+/**
+ * Modes of a turn. ring: ring attention on all ranks. apart: all ranks, each with its share of the heads and without
+ * communication. alone: one process.
+ */
 export const runModes = ["ring", "apart", "alone"] as const;
 export type RunMode = (typeof runModes)[number];
 
-/** What a process reports of one turn, in seconds of the host's clock; of turns in which it has no part, nothing. */
+/**
+ * Report of a process for one turn, in seconds of the host's clock. A process reports only turns in which it takes
+ * part.
+ */
 export interface RingTiming {
   readonly runMode: RunMode;
   readonly begin: number;
   readonly end: number;
 }
 
-/** The arguments of the processes. */
+/** Arguments of the processes. */
 export interface RingJob {
   readonly problem: AttentionProblem;
   readonly ranks: number;
@@ -23,12 +29,13 @@ export interface RingJob {
   readonly device: "cuda" | "cpu";
 }
 
-/** Heads of 128, or smaller ones where four ranks would get none. */
+/** Maximum head size. Heads are smaller if four ranks would otherwise not have one head each. */
 const MAX_HEAD_DIM = 128;
 
 /**
- * One sequence of all tokens on ranks that share one card, against one process that has the card to itself. The card's work
- * is the same, so the ratio is what sharding costs; "apart" reports how much of that is sharing the card, without a ring.
+ * Compares one sequence of all tokens on ranks that share one GPU with one process that has the GPU to itself. The work
+ * of the GPU is the same, so the ratio is the cost of sharding. "apart" shows how much of that is the cost of sharing
+ * the GPU without a ring.
  */
 export function createRingCases({ hidden, tokens }: Sizes): readonly Case[] {
   const d = Math.min(MAX_HEAD_DIM, hidden / 4);
@@ -72,7 +79,7 @@ function createRingCase(ranks: number, problem: AttentionProblem): Case {
   };
 }
 
-/** Of each turn, from when the first process began to when the last ended. */
+/** Returns the seconds of each turn, from the begin of the first process to the end of the last. */
 function turnSeconds(timings: readonly (readonly RingTiming[])[], runMode: RunMode): number[] {
   const turnsByRank = timings
     .map((rankTurns) => rankTurns.filter((timing) => timing.runMode === runMode))

@@ -5,15 +5,18 @@ import { fileURLToPath } from "node:url";
 import { now } from "../src/case.ts";
 import { secondsPerPart, type Case, type PartName, type Result } from "./bench.ts";
 
-/** What a worker reports of a case. */
+/** Reply of a worker for one case. */
 export interface WorkerReply {
   readonly result?: Result;
   readonly error?: string;
-  /** It cannot go on. */
+  /** The worker cannot run further cases. */
   readonly isSessionLost?: boolean;
 }
 
-/** Runs cases by name in a process of their own, in a new one after it broke, died or did not come back. */
+/**
+ * Runs cases by name in a worker process. Starts a new worker after the previous one lost its session, exited or timed
+ * out.
+ */
 export class WorkerPool implements Disposable {
   readonly #entry: string;
   readonly #args: readonly string[];
@@ -24,7 +27,9 @@ export class WorkerPool implements Disposable {
     this.#args = args;
   }
 
-  /** @throws Error with what went wrong; also if it took longer than `limit` seconds, and was terminated. */
+  /**
+   * @throws Error with the reason, also if the case takes longer than `timeoutSeconds` and its worker is terminated.
+   */
   async run(name: string, timeoutSeconds: number): Promise<Result> {
     this.#process ??= fork(this.#entry, this.#args, { stdio: ["ignore", "inherit", "inherit", "ipc"] });
     const { result, error, isSessionLost } = await requestResult(this.#process, name, timeoutSeconds);
@@ -63,7 +68,7 @@ function requestResult(worker: ChildProcess, name: string, timeoutSeconds: numbe
   });
 }
 
-/** What was measured so far, in a file of JSON lines: a run that was cut short goes on where it stopped. */
+/** Results so far, in a file of JSON lines. A run that was cut short continues where it stopped. */
 export class Results {
   readonly #path: string;
   readonly #byCase = new Map<string, Result>();
@@ -73,7 +78,7 @@ export class Results {
     mkdirSync(dirname(path), { recursive: true });
     if (!existsSync(path)) return;
     const text = readFileSync(path, "utf8");
-    // What was cut off must not take the next line with it.
+    // The next result must not be appended to a partial line.
     if (text !== "" && !text.endsWith("\n")) appendFileSync(path, "\n");
     for (const line of text.split("\n")) {
       const result = parseResult(line);
@@ -85,14 +90,14 @@ export class Results {
     return this.#byCase;
   }
 
-  /** A later result of the same case counts instead of the earlier one. */
+  /** Stores a result. It replaces an earlier result of the same case. */
   add(result: Result): void {
     this.#byCase.set(result.case, result);
     appendFileSync(this.#path, `${JSON.stringify(result, roundNumber)}\n`);
   }
 }
 
-/** The last line may be half of one, if the process was ended while it wrote. */
+/** Parses a line. The last line may be partial if the process was terminated while it wrote. */
 function parseResult(line: string): Result | undefined {
   try {
     return line === "" ? undefined : (JSON.parse(line) as Result);
@@ -101,28 +106,31 @@ function parseResult(line: string): Result | undefined {
   }
 }
 
-/** Five digits: more would only repeat the noise. */
+/** Rounds to five digits. More would be noise. */
 function roundNumber(_: string, value: unknown): unknown {
   return typeof value === "number" && !Number.isInteger(value) ? Number(value.toPrecision(5)) : value;
 }
 
-/** How a run is bounded. */
+/** Limits of a run. */
 interface RunLimits {
-  /** Of the parts' budgets, how much: 1 is eight minutes for all. */
+  /** Scale of the time budgets of the parts. 1 is eight minutes in total. */
   readonly share: number;
-  /** Measure also what is kept. */
+  /** Also run cases that have stored results. */
   readonly again: boolean;
 }
 
-/** What became of the cases. */
+/** Outcome of a run. */
 interface RunOutcome {
   /** Cases whose results are wrong, or that threw, with the reason. */
   readonly failures: Readonly<Record<string, string>>;
-  /** Not run when the time was over; another run continues with them. */
+  /** Cases that were not run within the time budget. Another run continues with them. */
   readonly remainingCases: readonly string[];
 }
 
-/** Runs case after case, and keeps each result at once. A part whose time is over leaves the rest of its cases. */
+/**
+ * Runs the cases in order, and stores each result at once. The remaining cases of a part are skipped when its budget is
+ * spent.
+ */
 export async function runCases(
   cases: readonly Case[],
   run: (benchmarkCase: Case) => Promise<Result>,

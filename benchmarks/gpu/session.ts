@@ -10,13 +10,13 @@ interface SessionOptions {
   readonly sizes: Sizes;
   readonly effort: Effort;
   readonly device: "cuda" | "cpu";
-  /** How PyTorch's side is started; none: ours alone. */
+  /** Command of the PyTorch process. If undefined, only Mosaic is measured. */
   readonly peer: readonly string[] | undefined;
   /** The backends of PyTorch to measure. */
   readonly backends: readonly string[];
 }
 
-/** One run of the benchmark: opens card and peer when they are first needed, and closes them. */
+/** One run of the benchmark. Opens the device and the PyTorch process when they are first needed, and closes them. */
 export class Session implements BenchmarkContext, AsyncDisposable {
   readonly sizes: Sizes;
   readonly effort: Effort;
@@ -59,7 +59,7 @@ export class Session implements BenchmarkContext, AsyncDisposable {
   }
 }
 
-/** Where and with what the numbers come to be. */
+/** Describes the machine, versions and command with which results are measured. */
 export async function describeHost(device: "cuda" | "cpu", baseline: BaselineProcess | undefined): Promise<Result> {
   const manifestUrl = new URL("../package.json", import.meta.resolve("@mosaic/core"));
   return {
@@ -76,7 +76,7 @@ export async function describeHost(device: "cuda" | "cpu", baseline: BaselinePro
 function describeGpu(): object {
   const { driver, library, gpus, cublasLt } = cudaSystem();
   const { name, capability, bytes } = gpus[0]!;
-  // The driver's own number is not to be had through its API.
+  // The driver's API does not report the driver version.
   const queryResult = spawnSync("nvidia-smi", ["--query-gpu=driver_version", "--format=csv,noheader"], {
     encoding: "utf8",
   });
@@ -92,7 +92,7 @@ function describeGpu(): object {
   };
 }
 
-/** What must not change between runs that fill one file. */
+/** Returns a difference between machines whose results must not be in one file, or undefined. */
 export function describeDifference(storedHost: Result, measuredHost: Result): string | undefined {
   const key = ["gpu", "driver", "cuda", "mosaic"].find((name) => storedHost[name] !== measuredHost[name]);
   return key && `${key} was ${String(storedHost[key])}, now ${String(measuredHost[key])}`;

@@ -1,4 +1,4 @@
-// The process that opens the GPU. A kernel that reads where it must not, or that never ends, costs this process and one case.
+// The process that opens the GPU. A kernel that accesses invalid memory or hangs ends only this process and one case.
 import { createCases } from "./cases.ts";
 import { describeHost, Session } from "./session.ts";
 import { parseOptions } from "./options.ts";
@@ -16,7 +16,7 @@ const session = new Session(options);
 
 process.on("message", async (name: string) => {
   const reply = await runCase(name);
-  // What CUDA calls a sticky error stays with the process.
+  // A sticky CUDA error persists until the process exits.
   process.send!(reply, () => {
     if (reply.isSessionLost) process.exit(1);
   });

@@ -1,4 +1,5 @@
-// Time from the command to the first line of a rank, on one host and on two. Hosts are network namespaces, so as root:
+// Measures the time from the command to the first output line of a rank, on one host and on two. Hosts are network
+// namespaces, so run as root:
 //
 //   bash scripts/hosts.sh 2 node benchmarks/hosts/launch.mjs [--turns 11]
 import { execFile } from "node:child_process";
@@ -11,7 +12,7 @@ const { values } = parseArgs({ options: { turns: { type: "string", default: "11"
 const entry = join(workDirectory, "entry.mjs");
 writeFileSync(entry, 'console.log("ready");\n');
 
-/** Seconds until the program prints its first line on stdout, of any of the commands; resolves when all have exited. */
+/** Returns the seconds until any of the commands prints its first line on stdout. Resolves when all have exited. */
 async function timeFirstLine(commands) {
   const startTime = performance.now();
   let firstLineTime;

@@ -1,4 +1,5 @@
-// Batches of messages between two hosts over UCX beside plain sockets, in turns. Hosts are network namespaces, so as root:
+// Compares batches of messages between two hosts over UCX with plain sockets, in turns. Hosts are network namespaces,
+// so run as root:
 //
 //   bash scripts/hosts.sh 4 \
 //     node benchmarks/hosts/main.mjs [--turns 7] [libucp.so.0 ...]      each library is measured; default: the one that is found
@@ -18,7 +19,7 @@ const benchmarkDirectory = import.meta.dirname;
 const socketsPath = join(workDirectory, "sockets");
 execFileSync("g++", ["-O2", "-o", socketsPath, join(benchmarkDirectory, "sockets.cc")]);
 
-/** What a command prints on the first of two hosts, on which it runs at once. */
+/** Runs a command on both hosts concurrently and returns its output on the first. */
 async function runOnHosts(createCommand, env = {}) {
   const [firstOutput] = await Promise.all(
     [0, 1].map((host) =>
@@ -31,7 +32,7 @@ async function runOnHosts(createCommand, env = {}) {
   return firstOutput.stdout;
 }
 
-/** The first batch warms up. */
+/** Returns the median without the first batch, which is warm-up. */
 const medianWithoutWarmup = (seconds) => median(seconds.slice(1));
 
 let port = 29_500;

@@ -1,5 +1,5 @@
-// One rank of main.mjs: batches of messages both ways between two hosts, then a wait for a rank that comes late. Rank 0 prints the seconds
-// of each batch, and the share of a core that its process took while it waited.
+// One rank of main.mjs: batches of messages in both directions between two hosts, then a barrier at which rank 1 is
+// late. Rank 0 prints the seconds of each batch, and the share of a core that its process used while it waited.
 import { setTimeout as sleep } from "node:timers/promises";
 import { cpu, init } from "@mosaic/attention";
 import { empty, full } from "@mosaic/attention/core";

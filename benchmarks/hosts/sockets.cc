@@ -1,7 +1,7 @@
-// The peer of main.mjs: the same batches over one TCP connection, without UCX, framing, or any check. Two processes of
-// one thread each, which sends and receives where poll(2) lets it.
+// The baseline of main.mjs: the same batches over one TCP connection, without UCX, framing or checks. Each of the two
+// processes has one thread, which sends and receives when poll(2) reports that it can.
 //
-//   sockets ADDRESS PORT RANK BYTES ROUNDS     rank 0 listens there; prints the seconds of each round
+//   sockets ADDRESS PORT RANK BYTES ROUNDS     rank 0 listens at ADDRESS; prints the seconds of each round
 #include <arpa/inet.h>
 #include <fcntl.h>
 #include <netinet/tcp.h>
@@ -45,7 +45,7 @@ int connectTo(const sockaddr_in& address) {
   fail("connect");
 }
 
-/// Sends all of `out`, and receives as much as `in` holds.
+/// Sends all of `out` and fills `in`.
 void exchange(int fd, const std::vector<char>& out, std::vector<char>& in) {
   size_t sentBytes = 0, receivedBytes = 0;
   while (sentBytes < out.size() || receivedBytes < in.size()) {
@@ -80,7 +80,7 @@ int main(int count, char** arguments) {
   const std::vector<char> out(strtoull(arguments[4], nullptr, 10), 1);
   std::vector<char> in(out.size()), word(1);
   for (int round = 0; round < atoi(arguments[5]); round++) {
-    exchange(fd, std::vector<char>(1, 1), word);  // both are there
+    exchange(fd, std::vector<char>(1, 1), word);  // both processes are ready
     const auto begin = std::chrono::steady_clock::now();
     exchange(fd, out, in);
     printf("%.6f\n", std::chrono::duration<double>(std::chrono::steady_clock::now() - begin).count());

@@ -4,7 +4,7 @@ import { bytesPerMegaflop, minimizeScalar, createProfile, simulateTiming, type T
 import { lengths, type Model, models, stepSeconds } from "./published.ts";
 import type { Table } from "./table.ts";
 
-/** Four GPUs a node are stated, by 64 on 16; links are not. */
+/** The paper states 64 GPUs on 16 nodes, which is four GPUs per node. It does not state the links. */
 export const topologies: readonly Topology[] = [
   { name: "all links equal", ranksPerNode: 1, ports: 1, intraNodeSpeedup: 1 },
   { name: "nodes of 4 GPUs, 4 ports", ranksPerNode: 4, ports: 4, intraNodeSpeedup: 10 },
@@ -12,27 +12,30 @@ export const topologies: readonly Topology[] = [
   { name: "nodes of 4 GPUs, 1 port", ranksPerNode: 4, ports: 1, intraNodeSpeedup: 10 },
 ];
 
-/** A network, and how it explains what it was fitted to. */
+/** A fitted network, and the quality of the fit. */
 export interface NetworkFit {
   readonly topology: Topology;
   readonly bandwidth: number;
-  /** Sequences of a step, if kernels run as fast as in the profile, by the ring's steps. */
+  /** Sequences per step that the ring's step times imply, if kernels run as fast as in the profile. */
   readonly sequences: number;
   /** Root mean square of the relative errors in the growth of both curves. */
   readonly error: number;
-  /** The ring's steps over the gathering form's, predicted and read off, in the mean over lengths. */
+  /**
+   * Step time of the ring divided by that of the gathering schedule, predicted and read off the plot, mean over
+   * lengths.
+   */
   readonly ratio: number;
   readonly statedRatio: number;
 }
 
-/** A step: attention, and the layers around it, which all ways have alike. */
+/** Returns the seconds of a step: attention and the layers around it, which are the same for all strategies. */
 export function computeStepSeconds(
   attentionSeconds: number,
   { numHeads, headDim }: Model,
   { tokens, ranks, matmul }: Step,
 ): number {
   const width = numHeads * headDim;
-  // 12·width² weights a layer: two operations each forward, four backward.
+  // A layer has 12·width² weights. Each takes two operations per token in the forward and four in the backward.
   return attentionSeconds + (6 * 12 * width ** 2 * tokens) / ranks / matmul;
 }
 
@@ -51,9 +54,9 @@ interface FitPoint {
 }
 
 /**
- * Fits the bandwidth to how the ten steps on 16 GPUs grow with the length, each curve in a unit of its own: where transfers
- * prevail they grow as n, where compute does as n². How far apart the curves are is then predicted, and so are 64 GPUs and
- * the other models.
+ * Fits the bandwidth to the growth of the ten steps on 16 GPUs with the length. Each curve has its own unit: it grows
+ * as n where transfers dominate, and as n² where compute does. The distance between the curves is then a prediction,
+ * and so are 64 GPUs and the other models.
  */
 export function fitNetworks(ranks: 16, tokens: readonly number[] = lengths): readonly NetworkFit[] {
   const gridSide = Math.sqrt(ranks);
@@ -107,7 +110,7 @@ function mean(values: readonly number[]): number {
   return values.reduce((sum, value) => sum + value, 0) / values.length;
 }
 
-/** Squares of the distances from the mean. */
+/** Returns the squared deviations from the mean. */
 function sumOfSquares(values: readonly number[]): number[] {
   const average = mean(values);
   return values.map((value) => (value - average) ** 2);

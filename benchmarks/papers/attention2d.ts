@@ -7,7 +7,7 @@ import type { Table } from "./table.ts";
 
 const totalChunks = ({ forward, backward }: ChunksPerPass): number => forward + backward;
 
-/** What each way sends: by the paper's analysis, and what ours does. */
+/** Compares the volumes of the paper's analysis with those of our records. */
 function gridVolumeTable(sizes: readonly number[]): Table {
   const rows = sizes.map((ranks) => {
     const gridSide = Math.sqrt(ranks);
@@ -47,7 +47,7 @@ function gridVolumeTable(sizes: readonly number[]): Table {
   };
 }
 
-/** Each bar of the plots beside what the fitted network predicts. */
+/** Lists each bar of the plots with the prediction for the fitted network. */
 function barTable(cluster: Cluster, shownPanels: readonly Panel[], tokens: readonly number[]): Table {
   const profile = createProfile(cluster);
   const rows = shownPanels.flatMap((panel) => {
@@ -93,7 +93,10 @@ function barTable(cluster: Cluster, shownPanels: readonly Panel[], tokens: reado
   };
 }
 
-/** What each of the fitted networks predicts for 64 GPUs: how much hangs on the wiring, which no paper states. */
+/**
+ * Lists the prediction of each fitted network for 64 GPUs. It shows the influence of the topology, which no paper
+ * states.
+ */
 function topologyTable(fits: readonly NetworkFit[], panel: Panel, tokens: readonly number[]): Table {
   const rows = fits.map(({ topology, bandwidth }) => {
     const [meanRow] = meanTable(barTable({ gpu: "a100", topology, bandwidth }, [panel], tokens)).rows;
@@ -115,7 +118,10 @@ function topologyTable(fits: readonly NetworkFit[], panel: Panel, tokens: readon
 
 const singleGpuNodes: Topology = { name: "one GPU per node", ranksPerNode: 1, ports: 1, intraNodeSpeedup: 1 };
 
-/** Nothing of the H100s' network is stated: a range of bandwidths, and of what a message costs besides its bytes. */
+/**
+ * Networks of the H100s. The paper does not state theirs, so a range of bandwidths and of latencies per message is
+ * used.
+ */
 export interface Networks {
   readonly ranks: number;
   readonly tokens: readonly number[];
@@ -167,13 +173,13 @@ function h100Table({ ranks, tokens, bandwidths, latencies }: Networks): Table {
   };
 }
 
-/** The fit that explains the distance between the curves best. */
+/** Returns the fit that predicts the distance between the curves best. */
 function selectBestFit(fits: readonly NetworkFit[]): NetworkFit {
   const logDistance = ({ ratio, statedRatio }: NetworkFit) => Math.abs(Math.log(ratio / statedRatio));
   return fits.reduce((best, fit) => (logDistance(fit) < logDistance(best) ? fit : best));
 }
 
-/** Bars in the mean over lengths: what is left when their noise is out. */
+/** Averages the bars over lengths, which removes their noise. */
 export function meanTable({ rows }: Table): Table {
   const rowsByPanel = new Map<string, (typeof rows)[number][]>();
   for (const row of rows) {
@@ -214,7 +220,7 @@ export function meanTable({ rows }: Table): Table {
   };
 }
 
-/** All of Attention2D. */
+/** Returns all tables of Attention2D. */
 export function attention2dTables(): readonly Table[] {
   const fits = fitNetworks(16);
   const { topology, bandwidth } = selectBestFit(fits);

@@ -7,28 +7,28 @@ import {
   simulate,
 } from "@mosaic/planner";
 
-/** How a network is laid out. What the papers leave open is varied. */
+/** Layout of a network. Properties that the papers do not state are varied. */
 export interface Topology {
   readonly name: string;
   readonly ranksPerNode: number;
   /** Ports of a node to the network, shared evenly by its ranks. */
   readonly ports: number;
-  /** How many times faster than such a port a link within a node is. */
+  /** Bandwidth of a link within a node, as a multiple of that of one port. */
   readonly intraNodeSpeedup: number;
 }
 
 export interface Cluster {
   readonly gpu: "a100" | "h100";
   readonly topology: Topology;
-  /** Bytes per second and way of one port to the network. */
+  /** Bytes per second of one port to the network, in each direction. */
   readonly bandwidth: number;
-  /** Seconds until a message's first byte moves; those of the named profiles if absent. */
+  /** Seconds until the first byte of a message is sent. Default: those of the named profiles. */
   readonly latency?: number;
 }
 
 const gpus = { a100: profiles["a100-ib200"], h100: profiles["h100-ib400"] } as const;
 
-/** Kernels are those of a named profile; links are as given. */
+/** Returns a profile with the kernels of a named profile and the given links. */
 export function createProfile({ gpu, topology, bandwidth, latency }: Cluster): Profile {
   const baseProfile = gpus[gpu];
   const { name, ranksPerNode, ports, intraNodeSpeedup } = topology;
@@ -48,10 +48,10 @@ export function createProfile({ gpu, topology, bandwidth, latency }: Cluster): P
   return { ...baseProfile, name: `${gpu}, ${name}`, ranksPerNode, links };
 }
 
-/** One attention, forward and backward, on a cluster. */
+/** Time of one attention call, forward and backward, on a cluster. */
 export interface Timing {
   readonly seconds: number;
-  /** How long the mean rank's compute stands still for messages, and as a share of all its time. */
+  /** Seconds for which compute waits for messages, mean over ranks. `waitShare` is their share of the total time. */
   readonly waitSeconds: number;
   readonly waitShare: number;
 }
@@ -62,18 +62,21 @@ export function simulateTiming(record: AttentionRecord, profile: Profile): Timin
   return { seconds, waitSeconds, waitShare: waitSeconds / seconds };
 }
 
-/** What a rank computes on large tiles, forward and backward as they come, in operations per second. */
+/** Returns the operations per second of a rank on large tiles, over one forward and one backward. */
 function attentionFlops({ attend, attendBackward }: KernelSpeeds, headDim: number): number {
   const secondsPerFlop = ({ flops, halfDim }: AttentionSpeed) => (headDim + halfDim) / headDim / flops;
   return 14 / (4 * secondsPerFlop(attend.bfloat16!) + 10 * secondsPerFlop(attendBackward.bfloat16!));
 }
 
-/** Bandwidth over kernel speed: all that speedups depend on, where latency does not matter. */
+/** Returns bandwidth divided by kernel speed. Where latency does not matter, speedups depend only on this ratio. */
 export function bytesPerMegaflop({ kernels, links }: Profile, headDim: number): number {
   return (links["inter-node"].bandwidth / attentionFlops(kernels, headDim)) * 1e6;
 }
 
-/** Where the least of a function of a positive number lies, to 2 %, if it has one valley between the ends. */
+/**
+ * Returns the minimizer of a function of a positive number, to 2 %. The function must have one minimum between the
+ * bounds.
+ */
 export function minimizeScalar(objective: (x: number) => number, [low, high]: readonly [number, number]): number {
   const goldenRatio = (Math.sqrt(5) - 1) / 2;
   let [lower, upper] = [Math.log(low), Math.log(high)];

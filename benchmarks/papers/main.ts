@@ -7,7 +7,7 @@ import { rankChart } from "./rank-chart.ts";
 import { rankTables } from "./ranks.ts";
 import { formatJsonLines, formatMarkdown, type Table } from "./table.ts";
 
-/** What is printed, by name. */
+/** Groups of tables, by name. */
 const tableGroups: Readonly<Record<string, () => readonly Table[]>> = {
   "mesh-attention": meshAttentionTables,
   attention2d: attention2dTables,

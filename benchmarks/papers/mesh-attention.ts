@@ -15,7 +15,7 @@ import {
   type MeshStrategy,
 } from "./volumes.ts";
 
-/** What is counted: on how many ranks, which tiles, how many query heads to a KV head. */
+/** Settings of the volume counts: number of ranks, tiles, and numbers of query heads per KV head. */
 interface MeshVolumeSettings {
   readonly ranks: number;
   readonly tiles: readonly (readonly [number, number])[];
@@ -32,10 +32,10 @@ const meshVolumeSettings: MeshVolumeSettings = {
   groups: [1, 2, 4, 8],
 };
 
-/** How far one tile is below the ring, each as a share. */
+/** Reductions of volume of one tile relative to the ring, each as a share. */
 interface Reduction {
   readonly tile: string;
-  /** Query heads a KV head. */
+  /** Query heads per KV head. */
   readonly group: string;
   readonly forward: number;
   readonly both: number;
@@ -44,7 +44,7 @@ interface Reduction {
   readonly formula: number;
 }
 
-/** Volumes of tiles against the ring's, from records, beside the formulas. */
+/** Compares volumes of tiles with those of the ring, from records and from the formulas. */
 export function meshVolumeTables(sizes: MeshVolumeSettings): readonly Table[] {
   const { ranks, tiles, groups } = sizes;
   const reductions = groups.flatMap((group) => {
@@ -68,7 +68,7 @@ export function meshVolumeTables(sizes: MeshVolumeSettings): readonly Table[] {
   ];
 }
 
-/** One tile over all groups: what an average over models may be. */
+/** Averages one tile over all groups, which may correspond to the paper's average over models. */
 function meanReduction(reductions: readonly Reduction[], shape: readonly [number, number]): Reduction {
   const rows = reductions.filter((row) => row.tile === shape.join(" × "));
   const mean = (key: "forward" | "both" | "bothBytes" | "forwardBytes" | "formula") =>
@@ -85,7 +85,8 @@ function meanReduction(reductions: readonly Reduction[], shape: readonly [number
 }
 
 function countMeshVolumes(strategy: MeshStrategy, { ranks }: MeshVolumeSettings, group: number): Volumes {
-  // Zigzag cuts into 2·ranks pieces; volumes in chunks depend on neither the length nor the number of heads.
+  // Zigzag cuts the sequence into 2·ranks pieces. Volumes in chunks depend on neither the length nor the number of
+  // heads.
   const problem = { tokens: 32 * ranks, numHeads: 8, numKvHeads: 8 / group, headDim: 128 };
   return countVolumes(recordProblem(strategy, problem), 8);
 }
@@ -109,7 +110,7 @@ function reductionTable(ranks: number, rows: readonly Reduction[]): Table {
   };
 }
 
-/** Which of these come near the stated numbers: what their tile and their model may have been. */
+/** Lists the settings close to the stated numbers, as candidates for the tile and model of the paper. */
 function publishedComparisonTable(ranks: number, rows: readonly Reduction[]): Table {
   const { average, maximum } = meshAttention.volumeReduction;
   const measures = {
@@ -149,18 +150,21 @@ function publishedComparisonTable(ranks: number, rows: readonly Reduction[]): Ta
   };
 }
 
-/** Multi-head and grouped attention of a usual size, and eight heads, as tensor parallelism within nodes leaves of 64. */
+/**
+ * Multi-head and grouped-query attention of a usual size. The last has the eight of 64 heads that tensor parallelism
+ * within a node leaves to a GPU.
+ */
 const sizes = [
   { numHeads: 32, numKvHeads: 32, headDim: 128 },
   { numHeads: 32, numKvHeads: 8, headDim: 128 },
   { numHeads: 8, numKvHeads: 8, headDim: 128 },
 ] as const;
 
-/** All of Mesh-Attention. */
+/** Returns all tables of Mesh-Attention. */
 export function meshAttentionTables(): readonly Table[] {
   const { tables, bandwidthByTopology } = fitMeshTimes(meshTimeSettings);
   const { tokens } = meshTimeSettings.fittedProblem;
-  // One port a GPU is what such clusters have today; four for eight is what comes closest to the paper's times.
+  // Current clusters have one port per GPU. Four ports for eight GPUs give the times closest to the paper's.
   const clusters = topologies
     .filter(({ ports, ranksPerNode }) => ranksPerNode === 8 && ports >= 4)
     .map((topology): Cluster => ({ gpu: "h100", topology, bandwidth: bandwidthByTopology.get(topology.name)! }));

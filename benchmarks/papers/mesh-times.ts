@@ -4,10 +4,13 @@ import { bytesPerMegaflop, createProfile, type Timing, simulateTiming, type Topo
 import { meshAttention } from "./published.ts";
 import type { Table } from "./table.ts";
 
-/** GPU, heads and wiring are not stated to our knowledge; multi-head attention of this size is assumed. */
+/** To our knowledge, GPU, heads and topology are not stated. Multi-head attention of this size is assumed. */
 export const numHeads = { numHeads: 32, headDim: 128 } as const;
 
-/** Ports: one a GPU, shared by two, four, all eight of a node; or a network in which all links are equal. */
+/**
+ * Topologies with one port per GPU, or one shared by two, four or all eight GPUs of a node. In the first one all links
+ * are equal.
+ */
 export const topologies: readonly Topology[] = [
   { name: "all links equal", ranksPerNode: 1, ports: 1, intraNodeSpeedup: 1 },
   { name: "nodes of 8 GPUs, 8 ports", ranksPerNode: 8, ports: 8, intraNodeSpeedup: 10 },
@@ -17,12 +20,12 @@ export const topologies: readonly Topology[] = [
 ];
 
 export interface MeshTimeSettings {
-  /** Where the network is fitted. */
+  /** The ring to which the network is fitted, with the share of its time that it waits. */
   readonly fittedProblem: { readonly ranks: number; readonly tokens: number; readonly share: number };
-  /** Where it is predicted. */
+  /** Number of ranks for which speedups are predicted. */
   readonly ranks: number;
   readonly tiles: readonly (readonly [number, number])[];
-  /** The lengths at which the closest wiring is looked at, with the first tile. */
+  /** Lengths at which the closest topology is evaluated, with the first tile. */
   readonly tokens: readonly number[];
   readonly closestTopology: string;
 }
@@ -38,10 +41,10 @@ export const meshTimeSettings: MeshTimeSettings = {
   closestTopology: "nodes of 8 GPUs, 4 ports",
 };
 
-/** The bandwidth of a port at which the ring waits for so much of its time as stated. */
+/** Returns the bandwidth per port at which the ring waits for the stated share of its time. */
 export function fitBandwidth(ring: AttentionRecord, topology: Topology, statedWaitShare: number): number {
   let bandwidth = 10e9;
-  // Where nearly all is waiting, time is as one over bandwidth: each step of this lands ten times closer.
+  // Where waiting dominates, time is proportional to 1 / bandwidth. Each iteration reduces the error about tenfold.
   for (let step = 0; step < 8; step++) {
     const { seconds, waitSeconds, waitShare } = simulateTiming(
       ring,
@@ -53,10 +56,10 @@ export function fitBandwidth(ring: AttentionRecord, topology: Topology, statedWa
   return bandwidth;
 }
 
-/** What is known of the networks: the bandwidth of their ports by the wiring's name. */
+/** Fitted bandwidth per port, by name of the topology. */
 export type Bandwidths = ReadonlyMap<string, number>;
 
-/** One network each, fitted to one stated number; the speedups are predicted. */
+/** Fits the bandwidth of each topology to one stated number, and predicts the speedups. */
 export function fitMeshTimes(sizes: MeshTimeSettings): {
   readonly tables: readonly Table[];
   readonly bandwidthByTopology: Bandwidths;
@@ -109,7 +112,10 @@ function speedups(
   });
 }
 
-/** A ring crosses the border of a node once each way, however many ports there are: what is known of one wiring is of all. */
+/**
+ * Caches results of a ring by the ranks per node. A ring crosses the boundary of a node once in each direction, so its
+ * result is the same for any number of ports.
+ */
 function memoizeByNodeSize<T>(compute: (topology: Topology) => T): (topology: Topology) => T {
   const cachedResults = new Map<number, T>();
   return (topology) => {

@@ -4,24 +4,28 @@ import { type Cluster, createProfile, type Timing, simulateTiming } from "./clus
 import type { Table } from "./table.ts";
 import { type Problem, recordProblem, ringStrategy, countVolumes, type MeshStrategy } from "./volumes.ts";
 
-/** What is compared where. */
+/** Problem, cluster and strategies to compare. */
 export interface Comparison {
   readonly id: string;
   readonly title: string;
   readonly problem: Problem;
   readonly cluster: Cluster;
   readonly ranks: number;
-  /** The tiles that the paper has. */
+  /** Tiles of the paper. */
   readonly publishedPlans: readonly MeshStrategy[];
 }
 
-/** Of the planner's estimates, what is not this much slower than the best is simulated whole, of all ways the first few. */
+/**
+ * Strategies whose estimate is at most this multiple of the best one are simulated on all ranks. Of the planner's whole
+ * ranking, only the first `maxSimulatedPlans` are considered.
+ */
 const maxEstimateRatio = 1.3;
 const maxSimulatedPlans = 3;
 
 /**
- * The ring, the paper's own way, the strongest way in common use (ulysses × ring, "USP", over whatever numbers of ranks and in
- * whatever order suit it best) and the best of all strategies of the planner, every one of them simulated whole.
+ * Compares the ring, the paper's strategies, the strongest strategy in common use (ulysses × ring, "USP", with the
+ * numbers of ranks and the order that suit it best) and the best of all strategies of the planner. Each of them is
+ * simulated on all ranks.
  */
 export function compare(comparison: Comparison): Table {
   const { problem, cluster, ranks, publishedPlans } = comparison;

@@ -1,17 +1,20 @@
 /**
- * What the papers state, and where we have it from. Both papers were at hand only in part: abstracts, some figures and
- * algorithms, and what others write about them. What is not here they may well state; we have not seen it.
+ * Statements of the papers, and their sources. Only parts of both papers were available: abstracts, some figures and
+ * algorithms, and descriptions by others. The papers may state more than is listed here.
  */
 
 /** Chen et al., "Mesh-Attention", 2025 (arXiv 2512.20968). */
 export const meshAttention = {
-  /** Abstract: at this many GPUs, against ring attention. */
+  /** Abstract: with this number of GPUs, relative to ring attention. */
   ranks: 256,
   volumeReduction: { average: 0.79, maximum: 0.854 },
   speedup: { average: 2.9, maximum: 3.4 },
-  /** A digest of the paper: of the time of ring attention with so many GPUs and tokens, this share waits for messages. */
+  /**
+   * A summary of the paper: the share of the time of ring attention spent waiting for messages, at this number of GPUs
+   * and tokens.
+   */
   ringWaits: { ranks: 128, tokens: 1_048_576, share: 0.915 },
-  /** Another digest: at most so much less waiting, at similar compute time. */
+  /** Another summary: maximum reduction of waiting time, at similar compute time. */
   waitReduction: 0.749,
 } as const;
 
@@ -75,8 +78,8 @@ export const panels: readonly Panel[] = [
 ];
 
 /**
- * Seconds of a training step, read off the second plot, ±20 s. It does not name its model: the ratios of its curves are
- * nearest to the 2.7B panels, 1 % off in the mean over lengths.
+ * Seconds of a training step, read off the second plot, ±20 s. The plot does not name its model. The ratios of its
+ * curves are nearest to the 2.7B panels, 1 % off in the mean over lengths.
  */
 export const stepSeconds = {
   model: "2.7B",
@@ -86,7 +89,7 @@ export const stepSeconds = {
 
 export type ModelName = "760M" | "2.7B" | "13B";
 
-/** What attention and the layers around it need to know of a model. */
+/** Properties of a model that determine the time of attention and of the layers around it. */
 export interface Model {
   readonly layers: number;
   readonly numHeads: number;
@@ -94,8 +97,8 @@ export interface Model {
 }
 
 /**
- * "GPT-3-like" is stated, and the sizes; assumed: the layers, heads and head sizes that the GPT-3 paper (Brown et al. 2020,
- * table 2.1) gives for them.
+ * The paper states "GPT-3-like" and the sizes. The layers, heads and head sizes are assumed to be those that the GPT-3
+ * paper (Brown et al. 2020, table 2.1) gives for these sizes.
  */
 export const models: Readonly<Record<ModelName, Model>> = {
   "760M": { layers: 24, numHeads: 16, headDim: 96 },

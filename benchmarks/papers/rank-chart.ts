@@ -2,7 +2,7 @@ import { formatBytes, formatSeconds } from "@mosaic/planner";
 import { formatCoordinate, text, tooltip } from "@mosaic/planner/svg";
 import { drawChartSvg, type ColorPair } from "../src/chart-page.ts";
 
-/** A row of the table `ranks`, as JSON has it. */
+/** A row of the table `ranks`, in its JSON form. */
 interface RankRow {
   readonly strategy: string;
   readonly ranks: number;
@@ -14,7 +14,7 @@ interface RankRow {
   readonly peak: number;
 }
 
-/** One of four diagrams: a quantity over ranks, both logarithmic. */
+/** One of four diagrams: a quantity by number of ranks, with logarithmic axes. */
 interface Panel {
   readonly heading: string;
   readonly value: (row: RankRow) => number;
@@ -32,7 +32,7 @@ const panels: readonly Panel[] = [
   { heading: "Peak memory, maximum over ranks", value: ({ peak }) => 1e9 * peak, format: formatBytes },
 ];
 
-/** Colors that readers without red or green distinguish, too, and marks that differ where lines cross. */
+/** Colors that color-blind readers can also distinguish. Marks differ as well, for places where lines cross. */
 const colors: readonly ColorPair[] = [
   ["#0072b2", "#4aa8e0"],
   ["#56b4e9", "#a5daf7"],
@@ -44,11 +44,11 @@ const colors: readonly ColorPair[] = [
 ];
 
 const [WIDTH, TOP_MARGIN, EDGE_MARGIN] = [1120, 132, 32];
-/** Of a panel, with its heading and labels; and of its diagram. */
+/** Size of a panel with its heading and labels, and the left margin of its diagram. */
 const [PANEL_WIDTH, PANEL_HEIGHT, LEFT_MARGIN] = [528, 330, 62];
 const [PLOT_WIDTH, PLOT_HEIGHT] = [PANEL_WIDTH - LEFT_MARGIN - 20, PANEL_HEIGHT - 74];
 
-/** Draws the rows of the table `ranks`, JSON lines: a line for each strategy in each of four diagrams. */
+/** Draws the rows of the table `ranks`, given as JSON lines: four diagrams with a line for each strategy. */
 export function rankChart(jsonLines: string): string {
   const rows = jsonLines
     .split("\n")
@@ -76,13 +76,13 @@ export function rankChart(jsonLines: string): string {
   });
 }
 
-/** What a color and a mark stand for. */
+/** Draws the entry of a strategy in the legend: its color, mark and name. */
 function drawLegendEntry(strategy: string, i: number): string {
   const [x, y] = [EDGE_MARGIN + i * 150, 92];
   return `<g class="s${i}" stroke="currentColor" fill="currentColor"><path d="M${x} ${y}h24" stroke-width="2"/>${drawMark(i, x + 12, y)}</g>${text(x + 30, y + 4, strategy, 'font-size="12"')}`;
 }
 
-/** A circle, a square, a diamond or a triangle. */
+/** Draws a circle, a square or a diamond. */
 function drawMark(i: number, x: number, y: number): string {
   const coordinates = `M${formatCoordinate(x)} ${formatCoordinate(y)}`;
   const shapes = [

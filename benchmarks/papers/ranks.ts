@@ -7,10 +7,10 @@ import type { Table } from "./table.ts";
 import { countVolumes, type MeshStrategy, type Problem, ringStrategy, tileStrategy } from "./volumes.ts";
 
 const RANKS_PER_NODE = 8;
-/** As in docs/backends.md. */
+/** The problem of docs/backends.md. */
 const problem = { tokens: 1_048_576, numHeads: 32, numKvHeads: 8, headDim: 128 };
 
-/** A network of today, and the one that is fitted to how long Mesh-Attention's ring waits: the table `mesh.fit`. */
+/** A current network, and the one fitted to the waiting time of Mesh-Attention's ring (table `mesh.fit`). */
 const networks = {
   fast: profiles["h100-ib400"],
   slow: createProfile({
@@ -20,7 +20,10 @@ const networks = {
   }),
 };
 
-/** What is compared, by the names in the chart, on some number of ranks, a power of two; undefined where it has too many. */
+/**
+ * Strategies to compare, by their names in the chart. The number of ranks is a power of two. The result is undefined if
+ * a strategy does not support that many ranks.
+ */
 export const rankStrategies: Readonly<Record<string, (ranks: number) => MeshStrategy | undefined>> = {
   ring: (ranks) => ringStrategy(ranks),
   "double ring": (ranks) =>
@@ -38,7 +41,7 @@ export const rankStrategies: Readonly<Record<string, (ranks: number) => MeshStra
   },
 };
 
-/** One way within nodes, along the axis of that name, and another between them, along `seq`. */
+/** Returns a strategy with a backend within nodes, along `innerAxis`, and another between them, along `seq`. */
 // oxlint-disable-next-line max-params -- its name, what it is, and on what
 function createNestedStrategy(
   name: string,
@@ -49,13 +52,18 @@ function createNestedStrategy(
   return { name, mesh: { seq: ranks / RANKS_PER_NODE, [innerAxis]: RANKS_PER_NODE }, backend };
 }
 
-/** Chunks of queries × of keys, as near to a square as powers of two allow: queries, the wider ones here, are the fewer. */
+/**
+ * Returns chunks of queries × chunks of keys, as near to a square as powers of two allow. Chunks of queries are larger
+ * here, so there are fewer of them.
+ */
 function tileShape(ranks: number): readonly [number, number] {
   const queries = 2 ** Math.floor(Math.log2(ranks) / 2);
   return [queries, ranks / queries];
 }
 
-/** Every strategy on every number of ranks: one attention, forward and backward, of the same sequence. */
+/**
+ * Evaluates every strategy on every number of ranks: one attention call, forward and backward, on the same sequence.
+ */
 export function rankTable(rankCounts: readonly number[], sizes: Problem = problem): Table {
   const rows = Object.entries(rankStrategies).flatMap(([strategy, createStrategy]) =>
     rankCounts.flatMap((ranks) => {
@@ -82,7 +90,7 @@ export function rankTable(rankCounts: readonly number[], sizes: Problem = proble
   };
 }
 
-/** Without a mask all nodes do the same: one stands for all. */
+/** Evaluates a strategy. Without a mask all nodes do the same work, so only representative ranks are recorded. */
 function evaluate({ backend, mesh }: MeshStrategy, sizes: Problem): Table["rows"][number] {
   const record = recordRepresentatives({ ...sizes, backend, mesh }, { ranksPerNode: RANKS_PER_NODE });
   const { both, betweenNodes } = countVolumes(record, RANKS_PER_NODE);
@@ -94,7 +102,7 @@ function evaluate({ backend, mesh }: MeshStrategy, sizes: Problem): Table["rows"
   };
 }
 
-/** All powers of two from 16 to 1 024. */
+/** Returns the table for powers of two from 16 to 1 024. */
 export function rankTables(): readonly Table[] {
   return [rankTable([16, 32, 64, 128, 256, 512, 1024])];
 }

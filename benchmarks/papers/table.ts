@@ -1,4 +1,4 @@
-/** A column: its key in JSON, its head on paper, and how its numbers are written. */
+/** A column: its key in JSON, its heading in Markdown, and the format of its numbers. */
 export interface Column {
   readonly key: string;
   readonly head: string;
@@ -8,14 +8,14 @@ export interface Column {
 export type Cell = string | number | undefined;
 
 export interface Table {
-  /** Names the table in JSON. */
+  /** Name of the table in JSON. */
   readonly id: string;
   readonly title: string;
   readonly columns: readonly Column[];
   readonly rows: readonly Readonly<Record<string, Cell>>[];
 }
 
-/** A heading and a table of GitHub's Markdown. */
+/** Formats a heading and a table in GitHub's Markdown. */
 export function formatMarkdown({ title, columns, rows }: Table): string {
   const formatLine = (cells: readonly string[]) => `| ${cells.join(" | ")} |`;
   const separators = columns.map(({ format }) => (format === undefined ? "---" : "--:"));
@@ -23,7 +23,9 @@ export function formatMarkdown({ title, columns, rows }: Table): string {
   return [`### ${title}`, "", formatLine(columns.map(({ head }) => head)), formatLine(separators), ...body].join("\n");
 }
 
-/** One JSON object a row; numbers to four digits: more would claim a precision that no model has. */
+/**
+ * Formats one JSON object per row. Numbers have four digits, because more would suggest a precision that no model has.
+ */
 export function formatJsonLines({ id, rows }: Table): string {
   const roundCell = (cell: Cell) => (typeof cell === "number" ? Number(cell.toPrecision(4)) : cell);
   const roundedRows = rows.map((row) =>

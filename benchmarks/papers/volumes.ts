@@ -3,9 +3,9 @@ import { ring } from "@mosaic/backend-ring";
 import { type AttentionBackend, type Coordinate, masks, zigzag } from "@mosaic/core";
 import { type AttentionRecord, count, countLinks, type TrafficTotals, linkClasses, record } from "@mosaic/planner";
 
-/** What the mean rank sends in one attention. */
+/** Volume sent in one attention call, mean over ranks. */
 interface SentVolume {
-  /** In chunks of queries, the papers' unit: B·H·(n/p)·D numbers, of whatever width. */
+  /** In chunks of queries, the papers' unit: B·H·(n/p)·D elements of any size in bytes. */
   readonly chunks: number;
   readonly bytes: number;
 }
@@ -14,11 +14,11 @@ export interface Volumes {
   readonly forward: SentVolume;
   readonly backward: SentVolume;
   readonly both: SentVolume;
-  /** Of `both`, what goes to ranks of other nodes. */
+  /** The part of `both` that is sent to ranks of other nodes. */
   readonly betweenNodes: SentVolume;
 }
 
-/** Counts a record: neighbours, `ranksPerNode` at a time, are a node. */
+/** Counts the volumes of a record, in which each `ranksPerNode` consecutive ranks are a node. */
 export function countVolumes(record: AttentionRecord, ranksPerNode: number): Volumes {
   const { chunk } = count(record);
   const ranks = countLinks(record, { ranksPerNode });
@@ -38,32 +38,38 @@ export function countVolumes(record: AttentionRecord, ranksPerNode: number): Vol
   };
 }
 
-/** How much less than `reference`, as a share of it. */
+/** Returns the reduction relative to `reference`, as a share. */
 export function computeSaving(value: number, reference: number): number {
   return 1 - value / reference;
 }
 
-/** Chunks in one pass each way. */
+/** Chunks sent in each pass. */
 export interface ChunksPerPass {
   readonly forward: number;
   readonly backward: number;
 }
 
-/** By the papers' analysis: all messages of one width, statistics left out; g query heads share a KV head. */
+/**
+ * Formulas of the papers' analysis. All elements have the same size, softmax statistics are omitted, and g query heads
+ * share a KV head.
+ */
 export const formulas = {
-  /** Gradients go home after p − 1 hops, ours; `hops` p is what the papers' ring takes. */
+  /** In our ring, gradients reach their owner after p − 1 hops. The papers' ring takes p. */
   ring: (p: number, g: number, hops: number = p - 1): ChunksPerPass => ({
     forward: (2 / g) * (p - 1),
     backward: (2 / g) * (p - 1) + (2 / g) * hops,
   }),
-  /** A tile of a chunks of queries and b of keys; Attention2D also transposes the grid, `transpose` 1. */
+  /**
+   * A tile of a chunks of queries and b chunks of keys. Attention2D also transposes the grid, for which `numTransposes`
+   * is 1.
+   */
   tile: ([a, b]: readonly [number, number], g: number, numTransposes: 0 | 1 = 0): ChunksPerPass => ({
     forward: 2 * (a - 1) + (2 / g) * (b - 1) + (2 / g) * numTransposes,
     backward: 3 * (a - 1) + (4 / g) * (b - 1) + (2 / g) * numTransposes,
   }),
 } as const;
 
-/** A way to attend on some number of ranks. */
+/** A backend and the mesh of ranks that it runs on. */
 export interface MeshStrategy {
   readonly name: string;
   readonly mesh: Coordinate;
@@ -74,7 +80,10 @@ export function ringStrategy(ranks: number): MeshStrategy {
   return { name: "ring", mesh: { sp: ranks }, backend: ring() };
 }
 
-/** A tile as the papers name it: `a` chunks of queries × `b` of keys, a·b ranks; the `a` ranks of a row are neighbours. */
+/**
+ * Returns the strategy of a tile, named as in the papers: `a` chunks of queries × `b` of keys, on a·b ranks. The `a`
+ * ranks of a row are consecutive.
+ */
 export function tileStrategy(
   [a, b]: readonly [number, number],
   schedule: "overlapped" | "fused" = "overlapped",
@@ -82,16 +91,18 @@ export function tileStrategy(
   return { name: `mesh2d ${a}×${b} ${schedule}`, mesh: { sp: a * b }, backend: mesh2d({ shape: [b, a], schedule }) };
 }
 
-/** What is attended to: a causal mask over `tokens`, in bfloat16. */
+/** Sizes of an attention problem in bfloat16, with queries and keys of `tokens` positions. */
 export interface Problem {
   readonly tokens: number;
   readonly numHeads: number;
-  /** As many as heads if absent. */
+  /** Default: `numHeads`. */
   readonly numKvHeads?: number;
   readonly headDim: number;
 }
 
-/** Balanced by zigzag, forward and backward, by the backend's own code on symbolic devices. */
+/**
+ * Records forward and backward with a causal mask and zigzag placement, by the backend's own code on symbolic devices.
+ */
 export function recordProblem({ backend, mesh }: MeshStrategy, problem: Problem): AttentionRecord {
   return record({ ...problem, backend, mesh, mask: masks.causal(), placement: zigzag() });
 }

@@ -1,7 +1,7 @@
-"""PyTorch's side of small calls and of a training step on the CPU, as `serve_runs` serves them.
+"""PyTorch baseline for small calls, linear layers and training steps on the CPU. Requests are those of `serve_runs`.
 
     {"op": "prepare", "what": "call", "name": N, "calls": n}   N: add, add.grad, mul.grad, of 16 elements; a run is all calls
-    {"op": "prepare", "what": "linear", "problem": L}          a linear layer, and what is applied to its result
+    {"op": "prepare", "what": "linear", "problem": L}          a linear layer, optionally with bias and gelu
     {"op": "prepare", "what": "step", "problem": P}            a transformer's forward, backward and AdamW step
 
 P: embedDim, numLayers, numHeads, batch, tokens. L: dtype, m, n, k, hasGelu.
@@ -17,7 +17,7 @@ CALLS = {"add": (torch.add, False), "add.grad": (torch.add, True), "mul.grad": (
 
 
 def calls(name, count):
-    """A thunk: calls an operation again and again; its results go at once."""
+    """Returns a function that calls an operation `count` times. Each result is freed at once."""
     call, grad = CALLS[name]
     a, b = torch.ones(16, requires_grad=grad), torch.ones(16)
 
@@ -44,7 +44,7 @@ class Block(nn.Module):
 
 
 def step(problem):
-    """A thunk: one step on the same batch."""
+    """Returns a function that runs one step, always on the same batch."""
     embed_dim = problem["embedDim"]
     blocks = [Block(embed_dim, problem["numHeads"]) for _ in range(problem["numLayers"])]
     model = nn.Sequential(*blocks)
@@ -60,7 +60,7 @@ def step(problem):
 
 
 def linear(problem):
-    """A thunk: x [m,k] by weight [n,k], and bias and gelu where the problem has them."""
+    """Returns a function that multiplies x [m,k] by weight [n,k], with bias and gelu if the problem has them."""
     dtype = {"f32": torch.float32, "bf16": torch.bfloat16}[problem["dtype"]]
     m, n, k = problem["m"], problem["n"], problem["k"]
     x, weight = torch.randn(m, k, dtype=dtype), torch.randn(n, k, dtype=dtype) * k**-0.5

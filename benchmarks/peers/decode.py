@@ -1,9 +1,9 @@
-"""PyTorch's side of a decoding step on the CPU, eager, with a static cache, as `serve_runs` serves it.
+"""PyTorch baseline for a decoding step on the CPU, eager, with a static cache. Requests are those of `serve_runs`.
 
     {"op": "prepare", "problem": P}    a model whose cache holds P.length tokens of each sequence; a run is a step of one token
 
-P: embedDim, hiddenDim, numLayers, numHeads, numKvHeads, batch, length, dtype. Each step attends to the part of the cache that
-is filled: a slice, so that nothing is masked.
+P: embedDim, hiddenDim, numLayers, numHeads, numKvHeads, batch, length, dtype. Each step attends to the filled part of
+the cache. This part is a slice, so no mask is needed.
 """
 
 import torch
@@ -12,7 +12,7 @@ from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention, 
 
 from serve import serve_runs
 
-STEPS = 4096  # for which a cache has room
+STEPS = 4096  # number of steps for which a cache has room
 
 
 class Layer(nn.Module):
@@ -41,7 +41,7 @@ class Layer(nn.Module):
 
 
 def prepare(request):
-    """A thunk: one step."""
+    """Returns a function that runs one step."""
     p = request["problem"]
     dtype = {"float32": torch.float32, "bfloat16": torch.bfloat16}[p["dtype"]]
     layers = nn.ModuleList(Layer(p, dtype) for _ in range(p["numLayers"]))

@@ -1,4 +1,4 @@
-"""onnxruntime's side on the CPU, in float32, as `serve_runs` serves it.
+"""onnxruntime baseline on the CPU, in float32. Requests are those of `serve_runs`.
 
     {"op": "prepare", "what": "decode", "problem": D}   GroupQueryAttention, the cache updated in place
     {"op": "prepare", "what": "linear", "problem": L}   MatMul by a constant weight

@@ -1,13 +1,13 @@
-"""Ring attention as one writes it with PyTorch on CPUs: its flash kernels on each block, gloo between the processes.
+"""Ring attention in plain PyTorch on CPUs, with its flash kernels on each block and gloo between the processes.
 
-The first process answers requests, the others follow it.
+Rank 0 answers requests. The other ranks run the same commands.
 
     {"op": "prepare", "problem": P}     draws operands, checks the result on a short sequence, runs once
     {"op": "run"}                       {"begin": s, "end": s}: when the first rank began and the last ended, on CLOCK_MONOTONIC
 
-P: direction, dtype, mask, d, n, numHeads. The algorithm is that of ring-flash-attention: every rank folds the keys of one rank
-after another into its output, by their log-sum-exp, while the next ones are under way; in backward dk and dv travel with them.
-Causal masks place rows in zigzag: rank r of p has chunks r and 2p - 1 - r of 2p.
+P: direction, dtype, mask, d, n, numHeads. The algorithm is that of ring-flash-attention: every rank folds the keys of
+one rank after another into its output, by log-sum-exp, while the next keys are being transferred. In the backward, dk
+and dv are passed on with the keys. Causal masks use zigzag placement: rank r of p has chunks r and 2p - 1 - r of 2p.
 """
 
 import argparse
@@ -30,7 +30,7 @@ flash_backward = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu_back
 
 
 def exchange(tensors):
-    """Begins to pass tensors to the next rank; returns where those of the one before arrive, and what to wait for."""
+    """Starts sending tensors to the next rank. Returns the tensors from the previous rank, and the work to wait for."""
     rank, size = dist.get_rank(), dist.get_world_size()
     arriving = [torch.empty_like(x) for x in tensors]
     calls = [dist.P2POp(dist.isend, x, (rank + 1) % size) for x in tensors]
@@ -44,13 +44,13 @@ def finish(work):
 
 
 def halves(step, causal):
-    """Which rows of queries and of keys meet at a step, and whether the block is causal. None: all."""
+    """Returns the rows of queries and of keys of a step's block (None: all), and whether the block is causal."""
     rank, size = dist.get_rank(), dist.get_world_size()
     if not causal:
         return None, None, False
     if step == 0:
         return None, None, True
-    # Keys of a rank before: its first chunk is seen by all of ours. Keys of one after: both are seen by our second chunk.
+    # The first chunk of a lower rank is visible to all our queries. A higher rank is visible to our second chunk only.
     return (None, "first", False) if step <= rank else ("second", None, False)
 
 
@@ -117,7 +117,7 @@ def backward(d_out, q, k, v, out, lse, causal):
 
 
 def shard(x, causal):
-    """This rank's rows of [B, H, n, d]."""
+    """Returns this rank's rows of x [B, H, n, d]."""
     rank, size = dist.get_rank(), dist.get_world_size()
     if not causal:
         return x.chunk(size, 2)[rank].contiguous()
@@ -147,7 +147,7 @@ class Run:
 
 
 def check(d, causal):
-    """A peer that computes something else is none."""
+    """Compares the ring with attention in float64, because only a correct ring is a valid baseline."""
     torch.manual_seed(1)
     whole = [torch.randn(1, 2, 64 * dist.get_world_size(), d) for _ in range(4)]
     inputs = [x.double().requires_grad_(True) for x in whole[:3]]
@@ -162,7 +162,7 @@ def check(d, causal):
 
 
 def follow(commands):
-    """The first rank's commands are all ranks'; what others are given is not read."""
+    """Runs the commands of rank 0 on all ranks. The commands of other ranks are ignored."""
     run = None
     for command in commands:
         box = [command]

@@ -1,12 +1,12 @@
-"""PyTorch's side, on a GPU or on CPUs. Requests, and what is answered:
+"""PyTorch baseline, on a GPU or on CPUs. Requests and their replies:
 
-    {"op": "hello"}                                                what is here
+    {"op": "hello"}                                                versions and device
     {"op": "check", "backend": B, "problem": P}                    errors against float64, each ‖x − ref‖ / ‖ref‖
     {"op": "prepare", "backend": B, "problem": P}                  draws operands, runs once
-    {"op": "sample", "backend": B, "count": n}                     seconds of n runs, and of the one before them, "first"
+    {"op": "sample", "backend": B, "count": n}                     seconds of n runs, and of the run before, "first"
     {"op": "attend", "backend": B, "operands": O}                  results of given operands, see `attend_operands`
-    {"op": "release"}                                              forgets operands
-    {"op": "operation", "name": N, "sizes": S, "count": n}         an operation of OPERATIONS, timed as a sample
+    {"op": "release"}                                              frees the operands
+    {"op": "operation", "name": N, "sizes": S, "count": n}         an operation of OPERATIONS, timed as in "sample"
 
 P: direction, dtype, mask, d, n, numHeads, batch; optionally numKvHeads and, if there are fewer than n, queries.
 """
@@ -37,7 +37,7 @@ torch.utils.deterministic.fill_uninitialized_memory = False
 
 
 class EventClock:
-    """Marks are events in the stream: the host's time is not in them while the GPU has work waiting."""
+    """Marks are events in the stream, so host time is excluded while the GPU has queued work."""
 
     def mark(self):
         event = torch.cuda.Event(enable_timing=True)
@@ -50,7 +50,7 @@ class EventClock:
 
 
 class HostClock:
-    """Where there is no GPU every call returns when it is done."""
+    """Marks are host times, because without a GPU every call returns when it is complete."""
 
     def mark(self):
         return time.perf_counter()
@@ -60,7 +60,7 @@ class HostClock:
 
 
 class Attention:
-    """One problem: operands that take turns, so that no run finds what the one before it left in the cache."""
+    """One problem. Runs alternate between sets of operands, so that no run finds its operands in the cache."""
 
     def __init__(self, problem, device):
         self.problem = problem
@@ -91,7 +91,7 @@ class Attention:
         key = (backend, turn % OPERAND_SETS)
         if key not in self.graphs:
             self.graphs[key] = self.attend(backend, q, k, v)
-        # Keeping the graph makes the forward no part of the time; nothing is added to gradients.
+        # The graph is kept, so the forward is not timed. No gradients are accumulated.
         return torch.autograd.grad(self.graphs[key], (q, k, v), d_out, retain_graph=True)
 
 
@@ -100,7 +100,7 @@ def gradients(out, inputs, d_out):
 
 
 def check(problem, backend, device):
-    """Relative errors of out, dq, dk, dv against the definition in float64."""
+    """Returns relative errors of out, dq, dk, dv against the definition in float64."""
     run = Attention({**problem, "direction": "backward"}, device)
     q, k, v, d_out = run.sets[0]
     found = gradients(run.attend(backend, q, k, v), (q, k, v), d_out)
@@ -115,7 +115,7 @@ def check(problem, backend, device):
 
 
 def attend_operands(operands, backend):
-    """float32 numbers of out, dq, dk, dv, all as base64: of q, k, v, dOut [1,1,n,d], and visible, n² bytes."""
+    """Returns out, dq, dk, dv for q, k, v, dOut [1,1,n,d], float32, and `visible`, n² bytes. All are in base64."""
     n, d = operands["n"], operands["d"]
     read = lambda name, dtype: torch.frombuffer(bytearray(base64.b64decode(operands[name])), dtype=dtype)
     dtype = DTYPES[operands["dtype"]]
@@ -133,7 +133,7 @@ def copy(x, y):
     return y.copy_(x)
 
 
-# A function, and shape and dtype of each operand; axes by their names in `sizes`.
+# For each operation, a function, and the shape and dtype of each operand. Axes are names of `sizes`.
 MATRIX = ("tokens", "hidden")
 OPERATIONS = {
     "copy": (copy, [(MATRIX, torch.float32)] * 2),
@@ -150,7 +150,7 @@ OPERATIONS = {
 
 
 def operation(name, sizes, device):
-    """A function of the turn that runs the operation once; random numbers, for zeros are faster."""
+    """Returns a function of the turn that runs the operation once. Operands are random, because zeros are faster."""
     run, operands = OPERATIONS[name]
     draw = lambda: [
         torch.randn([sizes[axis] for axis in shape], device=device, dtype=dtype) for shape, dtype in operands
@@ -189,7 +189,7 @@ class Peer:
 
     def answer(self, request):
         op = request["op"]
-        # Read when a gradient is computed: sums of dq in one order instead of by atomics. cuDNN's refuses it.
+        # Read when a gradient is computed: dq is summed in a fixed order instead of by atomics. cuDNN refuses it.
         torch.use_deterministic_algorithms(request.get("backend", "").endswith("deterministic"))
         if op == "hello":
             return self.hello()

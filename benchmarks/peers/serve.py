@@ -1,4 +1,4 @@
-"""What the peers have in common: one JSON object a line in, one a line out, until {"op": "quit"} or the end of the input."""
+"""Protocol of all baselines: one JSON object per line in, one per line out, until {"op": "quit"} or end of input."""
 
 import json
 import sys
@@ -14,12 +14,12 @@ def requests():
 
 
 def serve(answer):
-    """Answers each request. What the library refuses is reported as {"error": text}."""
+    """Answers each request. Errors of the library are reported as {"error": text}."""
     for request in requests():
         try:
             reply = answer(request)
         except (RuntimeError, ValueError) as error:
-            # Such errors stay with the process; another one goes on.
+            # CUDA errors persist until the process exits. The caller continues with another one.
             if "CUDA error" in str(error):
                 raise
             text = str(error).strip().split("\n")[0]
@@ -28,10 +28,10 @@ def serve(answer):
 
 
 def serve_runs(prepare, cold=False):
-    """Serves two requests, of host time; `prepare` returns what is run.
+    """Serves two requests that measure host time. `prepare` returns the function to run.
 
     {"op": "prepare", …}               prepares a run, and runs it once
-    {"op": "sample", "count": n}       seconds of n runs; with `cold` also of the one before them, "first"
+    {"op": "sample", "count": n}       seconds of n runs; with `cold` also of the run before them, "first"
     """
     run = None
 

@@ -1,23 +1,23 @@
 import { rect, text, tooltip } from "@mosaic/planner/svg";
 import { drawChartSvg, type ColorPair } from "../src/chart-page.ts";
 
-/** A bar: a number of a case, from 0 on. */
+/** A bar, for a non-negative number of a case. */
 export interface Bar {
   readonly label: string;
   readonly value: number;
 }
 
-/** Bars of one scale, under a heading. */
+/** Bars with a common scale, under a heading. */
 export interface Group {
   readonly heading: string;
   readonly bars: readonly Bar[];
 }
 
-/** What a chart shows, and the marks that its bars are held to. */
+/** Texts and scale of a chart, and the marks that its bars are compared with. */
 export interface ChartOptions {
   readonly title: string;
   readonly subtitle: string;
-  /** The largest value that is drawn; longer bars end there, with their number. */
+  /** The largest value that is drawn. Longer bars are cut there and labelled with their number. */
   readonly maxValue: number;
   readonly markedValues: readonly number[];
   readonly format: (value: number) => string;
@@ -30,7 +30,7 @@ const colors: Readonly<Record<string, ColorPair>> = {
   mark: ["#009e73", "#2fc79b"],
 };
 
-/** Groups in two columns; bars short of the first mark are of another colour. */
+/** Draws groups in two columns. Bars below the first mark have another colour. */
 export function barChart(groups: readonly Group[], options: ChartOptions): string {
   const { title, subtitle } = options;
   const body = [

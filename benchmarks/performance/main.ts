@@ -1,4 +1,4 @@
-// Draws docs/performance.md's charts from rows of `npm run bench -- --json`.
+// Draws the charts of docs/performance.md from rows of `npm run bench -- --json`.
 //
 //   npm run bench:performance                     the committed results, of every machine
 //   npm run bench:performance -- rows.jsonl NAME  docs/images/performance-{peers,limits}-NAME.svg
@@ -9,7 +9,7 @@ import { barChart, type Group } from "./chart.ts";
 const root = fileURLToPath(new URL("../..", import.meta.url));
 const results = `${root}benchmarks/results`;
 
-/** What was measured on a machine, and what its charts are called. */
+/** Results of a machine, and the name in the files of its charts. */
 interface Machine {
   readonly path: string;
   readonly name: string;
@@ -36,7 +36,7 @@ const readRows = (path: string): ResultRow[] =>
     .split("\n")
     .map((row) => JSON.parse(row) as ResultRow);
 
-/** Finds rows of cases that begin so; what follows are their labels. */
+/** Selects rows of cases whose names start with `prefix`. The rest of a name is the label of its bar. */
 type GroupFactory = (heading: string, prefix: string, field: "vsPeer" | "medianShare") => Group;
 
 function createGroupFactory(rows: readonly ResultRow[]): GroupFactory {

@@ -2,7 +2,9 @@ import * as mosaic from "@mosaic/attention";
 import { spansLength } from "@mosaic/attention/core";
 import { now } from "./case.ts";
 
-/** window: each query sees itself and the 1 023 keys before it. documents: causal, lengths from n / 32 to n / 4. */
+/**
+ * window: each query attends to itself and the 1 023 keys before it. documents: causal, lengths from n / 32 to n / 4.
+ */
 const createMask = {
   full: () => mosaic.masks.full(),
   causal: () => mosaic.masks.causal(),
@@ -17,7 +19,7 @@ const createMask = {
 /** Lengths of packed documents, in 32nds of the sequence. */
 const DOCUMENT_LENGTHS_IN_32NDS = [8, 1, 3, 2, 6, 1, 4, 5, 2];
 
-/** One attention to time: as many KV heads as heads. */
+/** One attention problem to time, with as many KV heads as query heads. */
 export interface AttentionProblem {
   readonly direction: "forward" | "backward";
   readonly dtype: "f32" | "bf16";
@@ -35,13 +37,16 @@ export function formatName({ direction, dtype, mask, d, n, batch }: AttentionPro
   return `${direction}.${dtype}.${mask}.d${d}.n${n}${batch === undefined ? "" : `.b${batch}`}`;
 }
 
-/** Forward two products of 2d a visible pair, backward five; a causal mask has n² / 2. */
+/**
+ * Counts operations: two products of 2d per visible pair in the forward, five in the backward. A causal mask has n² / 2
+ * pairs.
+ */
 export function countFlops({ direction, mask, d, n, numHeads, batch = 1 }: AttentionProblem): number {
   const pairs = mask === "causal" ? 0.5 * n * n : mosaic.masks.maskArea(createMask[mask](n), n, n);
   return (direction === "forward" ? 4 : 10) * batch * numHeads * pairs * d;
 }
 
-/** A problem on one rank, over a backend: holds the operands, and times single runs. */
+/** A problem on one rank with a backend. It holds the operands and times single runs. */
 export class AttentionRun implements Disposable {
   readonly #ctx: mosaic.Context;
   readonly #problem: AttentionProblem;
@@ -69,7 +74,7 @@ export class AttentionRun implements Disposable {
     for (const operand of this.#operands) operand.requiresGrad = problem.direction === "backward";
   }
 
-  /** Runs it once and returns when it began and ended. All ranks of the context begin together. */
+  /** Runs the problem once and returns when it began and ended. All ranks of the context begin together. */
   async runOnce(): Promise<{ begin: number; end: number }> {
     return this.#problem.direction === "forward" ? await this.#forward() : await this.#backward();
   }

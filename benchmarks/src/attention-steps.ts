@@ -2,19 +2,22 @@ import * as mosaic from "@mosaic/attention";
 import { spansLength } from "@mosaic/attention/core";
 import { now } from "./case.ts";
 
-/** Attention over a sequence that ranks share: batch 1, as many KV heads as heads. */
+/** Attention over a sequence that is sharded across ranks, with batch 1 and as many KV heads as query heads. */
 export interface SharedAttention {
   readonly backend: mosaic.AttentionBackend;
   readonly mask: mosaic.Mask;
   readonly placement: mosaic.Placement | mosaic.PlacementName;
-  /** Of the whole sequence. */
+  /** Length of the whole sequence. */
   readonly length: number;
   readonly numHeads: number;
   readonly headDim: number;
   readonly dtype: mosaic.DType;
 }
 
-/** When several steps, one after the other, began and ended on this rank: attention forward and backward; one before them warms up. */
+/**
+ * Runs `steps` steps of attention, forward and backward, after one warm-up step. Returns when they began and ended on
+ * this rank.
+ */
 export async function timeSteps(
   ctx: mosaic.Context,
   { backend, mask, placement, length, numHeads, headDim, dtype }: SharedAttention,

@@ -1,4 +1,4 @@
-/** Longer than threads of an idle OpenMP or of ours wait for more work before they sleep. */
+/** Longer than idle threads of OpenMP or of Mosaic wait for work before they sleep. */
 const IDLE_MILLISECONDS = 250;
 
 /** Leaves the cores idle before the next measurement. */
@@ -6,27 +6,27 @@ export function waitUntilIdle(): Promise<void> {
   return new Promise((resolve) => setTimeout(resolve, IDLE_MILLISECONDS));
 }
 
-/** What one case found: numbers for `--json`, a sentence for people. */
+/** Result of one case: numbers for `--json`, and a sentence to print. */
 export interface ResultRow {
   readonly case: string;
   readonly numbers: Readonly<Record<string, number>>;
   readonly text: string;
 }
 
-/** How hard to try: the machine is noisy, and more repetitions see more of its quiet moments. */
+/** Effort of a measurement. The machine is noisy, so more repetitions include more of its quiet periods. */
 export interface MeasurementOptions {
   readonly repetitions: number;
-  /** A Python that has PyTorch. */
+  /** A Python interpreter with PyTorch. */
   readonly python?: string | undefined;
 }
 
-/** Something to measure. One run may give several rows, but all their names are known before. */
+/** A benchmark case. One run may give several rows, but `names` lists all of them in advance. */
 export interface BenchmarkCase {
   readonly names: readonly string[];
   run(effort: MeasurementOptions): Promise<readonly ResultRow[]>;
 }
 
-/** Seconds of CLOCK_MONOTONIC, which all processes of a host share. */
+/** Returns seconds of CLOCK_MONOTONIC, which all processes of a host share. */
 export const now = (): number => Number(process.hrtime.bigint()) / 1e9;
 
 export function median(values: readonly number[]): number {

@@ -1,6 +1,6 @@
 import { escape, rect } from "@mosaic/planner/svg";
 
-/** A color by day, and by night. */
+/** A color for light mode, and one for dark mode. */
 export type ColorPair = readonly [light: string, dark: string];
 
 const textColor: ColorPair = ["#1c2430", "#e6eaf0"];
@@ -8,17 +8,20 @@ const backgroundColor: ColorPair = ["#ffffff", "#14181f"];
 const secondaryTextColor: ColorPair = ["#5f6875", "#a3adba"];
 const gridLineColor: ColorPair = ["#d9dee5", "#343c47"];
 
-/** What is drawn on a page. */
+/** Contents of a page. */
 export interface ChartPage {
   readonly title: string;
   readonly width: number;
   readonly height: number;
-  /** Classes of the body's elements, each with a color of its own: `currentColor` there. Always there: `faint`, `rule`. */
+  /**
+   * Classes of the body's elements. Each has its own color, which is `currentColor` there. `faint` and `rule` always
+   * exist.
+   */
   readonly colors: Readonly<Record<string, ColorPair>>;
   readonly body: readonly string[];
 }
 
-/** A whole SVG document, light or dark as the reader's other pages are. */
+/** Returns a whole SVG document, in light or dark mode by the reader's preference. */
 export function drawChartSvg({ title, width, height, colors, body }: ChartPage): string {
   const classes = Object.entries({
     ink: textColor,

@@ -1,4 +1,4 @@
-// One rank of the collectives' cases; rank 0 reports.
+// One rank of the collective cases. Rank 0 reports.
 import * as mosaic from "@mosaic/attention";
 import type { Work } from "@mosaic/attention/core";
 import { now } from "./case.ts";
@@ -21,7 +21,7 @@ print({
   seconds: await measureMinSeconds(() => ctx.device.kernels.copy(copyTarget, sendBuffer), 4),
 });
 
-/** Times `count` calls in a row on tensors of `bytes` in all. */
+/** Times `count` consecutive calls on tensors of `bytes` bytes, and prints the result. */
 async function timeAndPrint(operation: Operation, bytes: number, count: number): Promise<void> {
   using fullBuffer = mosaic.ones(ctx, [bytes / 4]);
   using receiveBuffer = mosaic.ones(ctx, [bytes / 4]);
@@ -43,7 +43,7 @@ async function timeAndPrint(operation: Operation, bytes: number, count: number):
   print({ operation, bytes, seconds: await measureMinSeconds(() => postByOperation[operation]().wait(), count) });
 }
 
-/** Seconds per call: `count` calls in a row, the best of several rows; the first only warms up. */
+/** Returns the seconds per call of `count` consecutive calls, the minimum of several repetitions after a warm-up. */
 async function measureMinSeconds(runCall: () => void, count: number): Promise<number> {
   let minimum = Number.POSITIVE_INFINITY;
   for (let i = 0; i <= repetitions; i++) {

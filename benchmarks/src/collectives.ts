@@ -7,13 +7,13 @@ const MIB = 2 ** 20;
 export const operations = ["sendRecv", "allGather", "reduceScatter", "allReduce", "allToAll"] as const;
 export type Operation = (typeof operations)[number];
 
-/** The arguments of the ranks. */
+/** Arguments of the ranks. */
 export interface CollectivesJob {
   readonly repetitions: number;
   readonly largeBytes: number;
 }
 
-/** What rank 0 reports: seconds per call, the best of the repetitions. */
+/** Report of rank 0: seconds per call, the minimum of the repetitions. */
 export interface Timing {
   readonly operation: Operation | "copy";
   readonly bytes: number;
@@ -24,8 +24,9 @@ const LARGE_MESSAGE_BYTES = 16 * MIB;
 const SMALL_MESSAGE_BYTES = 16;
 
 /**
- * Collectives between two processes. Small: time of a call in a chain of calls, each waiting for the one before on the
- * compute stream, the host for none. Large: bytes of the tensor over time, beside a plain copy of as many in memory.
+ * Collectives between two processes. Small messages: time per call in a chain of calls. Each call waits for the
+ * previous one on the compute stream, and the host waits for none. Large messages: bytes of the tensor per second,
+ * compared with a plain memory copy of the same size.
  */
 export const collectiveCases: readonly BenchmarkCase[] = [
   {

@@ -2,16 +2,16 @@ import * as mosaic from "@mosaic/attention";
 import * as nn from "@mosaic/attention/nn";
 import type { AttentionCache } from "@mosaic/core";
 
-/** A model that decodes: blocks as Llama's, without embedding and head. */
+/** A decoding model: blocks like those of Llama, without embedding and head. */
 export interface DecodeModelProblem {
   readonly embedDim: number;
   readonly hiddenDim: number;
   readonly numLayers: number;
   readonly numHeads: number;
   readonly numKvHeads: number;
-  /** Sequences. */
+  /** Number of sequences. */
   readonly batch: number;
-  /** Tokens that the cache holds of each. */
+  /** Number of tokens of each sequence in the cache. */
   readonly length: number;
   readonly dtype: "float32" | "bfloat16";
 }
@@ -38,10 +38,10 @@ class Block extends mosaic.Module {
   }
 }
 
-/** Steps for which a cache has room. */
+/** Number of steps for which a cache has room. */
 const MAX_CACHED_STEPS = 4096;
 
-/** A model and a cache that is filled; `step` decodes one token of each sequence. */
+/** A model and a filled cache. `step` decodes one token of each sequence. */
 export class DecodeRun implements Disposable {
   readonly #ctx: mosaic.Context;
   readonly #problem: DecodeModelProblem;
@@ -60,7 +60,7 @@ export class DecodeRun implements Disposable {
     const maxTokens = batch * (length + MAX_CACHED_STEPS);
     this.#cache = new nn.KvCache(ctx, { numLayers, numKvHeads, headDim, maxTokens, dtype });
     this.#sequences = Array.from({ length: batch }, () => this.#cache.createSequence());
-    // The same on every rank.
+    // The input is the same on every rank.
     this.#x = mosaic.randn(ctx, [batch, 1, embedDim], { dtype, seed: 1, stream: 1 });
     const chunk = 1024;
     for (let start = 0; start < length; start += chunk) {

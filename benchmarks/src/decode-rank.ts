@@ -1,4 +1,4 @@
-// A rank of one thread of a decoding step: a share of the keys, and the whole model.
+// One single-threaded rank of a decoding step, with a share of the keys and the whole model.
 import * as mosaic from "@mosaic/attention";
 import { type DecodeJob, timeSteps } from "./decode-step.ts";
 

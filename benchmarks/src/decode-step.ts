@@ -17,9 +17,9 @@ const problems: readonly DecodeModelProblem[] = [
   { ...model, numKvHeads: 2, batch: 8, length: 512, dtype: "bfloat16" },
 ];
 
-/** Steps of a turn. */
+/** Number of steps per turn. */
 const STEPS_PER_TURN = 50;
-/** Steps before those that a process measures: V8 compiles on the cores that the kernels need. */
+/** Warm-up steps of a process, during which V8 compiles on the cores that the kernels need. */
 const WARMUP_STEPS = 400;
 
 function formatName({ embedDim, numLayers, numHeads, numKvHeads, batch, length, dtype }: DecodeModelProblem): string {
@@ -27,7 +27,7 @@ function formatName({ embedDim, numLayers, numHeads, numKvHeads, batch, length, 
   return `${dtype === "float32" ? "f32" : "bf16"}.d${embedDim}.l${numLayers}.${heads}.b${batch}.n${length}`;
 }
 
-/** A token of each sequence, beside the same model in PyTorch, eager, with a static cache. */
+/** Decodes a token of each sequence, compared with the same model in PyTorch, eager, with a static cache. */
 export const baselineDecodeStepCases: readonly BenchmarkCase[] = problems.map((problem) => {
   const name = `peer-decode-step.${formatName(problem)}`;
   return {
@@ -65,7 +65,7 @@ export const baselineDecodeStepCases: readonly BenchmarkCase[] = problems.map((p
   };
 });
 
-/** What a rank of a step is given. */
+/** Arguments of the ranks. */
 export interface DecodeJob {
   readonly problem: DecodeModelProblem;
   readonly steps: number;
@@ -73,7 +73,7 @@ export interface DecodeJob {
 
 const ranksProblem: DecodeModelProblem = { ...model, numKvHeads: 4, batch: 1, length: 32_768 };
 
-/** Two ranks of one thread, that share the cache, beside one of two threads. */
+/** Two ranks of one thread each, which share the cache, compared with one process of two threads. */
 export const decodeRanksCases: readonly BenchmarkCase[] = [
   {
     names: [`decode-ranks.${formatName(ranksProblem)}`],
@@ -106,7 +106,7 @@ export const decodeRanksCases: readonly BenchmarkCase[] = [
   },
 ];
 
-/** Seconds of the fastest of `steps` steps, after a warm-up. */
+/** Returns the seconds of the fastest of `steps` steps, after a warm-up. */
 export async function timeSteps(ctx: mosaic.Context, { problem, steps }: DecodeJob): Promise<number> {
   using run = new DecodeRun(ctx, problem);
   let minSeconds = Number.POSITIVE_INFINITY;

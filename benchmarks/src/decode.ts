@@ -11,7 +11,7 @@ import {
   sdpaScriptPath,
 } from "./peers.ts";
 
-/** Few queries against many keys, as decoding has them: heads of 128, without a mask. */
+/** Few queries and many keys, as in decoding, with heads of size 128 and no mask. */
 interface DecodeProblem {
   readonly dtype: "f32" | "bf16";
   readonly queries: number;
@@ -34,12 +34,15 @@ const problems: readonly DecodeProblem[] = (["f32", "bf16"] as const).flatMap((d
   ),
 );
 
-/** Against the time that reading the keys and values takes, at what the cores read of as large a working set. */
+/**
+ * Compared with the time to read the keys and values, at the read bandwidth measured for a working set of the same
+ * size.
+ */
 export const decodeCases: readonly BenchmarkCase[] = problems.map(createDecodeCase);
 
 /**
- * Beside PyTorch, whose flash backend shares keys among heads by `enable_gqa`; in float32 beside onnxruntime's
- * GroupQueryAttention, whose last queries are causal, and whose cache is updated in place.
+ * Compared with PyTorch, whose flash backend shares keys among heads by `enable_gqa`. In float32 also compared with
+ * onnxruntime's GroupQueryAttention, whose last queries are causal and whose cache is updated in place.
  */
 export const baselineDecodeCases: readonly BenchmarkCase[] = [
   ...problems.map((problem) => createBaselineComparisonCase(problem, createPyTorchBaseline(problem))),
@@ -52,7 +55,7 @@ function formatName({ dtype, numHeads, numKvHeads, queries, keys }: DecodeProble
   return `${dtype}.h${numHeads}on${numKvHeads}.q${queries}.n${keys}`;
 }
 
-/** Draws operands; the function attends once and returns the seconds. */
+/** Draws operands. The returned function computes attention once and returns the seconds. */
 function prepare(ctx: mosaic.Context, { dtype, queries, keys, numHeads, numKvHeads }: DecodeProblem) {
   const drawTensor = (heads: number, length: number): mosaic.Tensor =>
     mosaic.randn(ctx, [1, heads, length, HEAD_DIM], { dtype: dtypes[dtype].name });
@@ -100,7 +103,7 @@ function createDecodeCase(problem: DecodeProblem): BenchmarkCase {
   };
 }
 
-/** The two sides of a case: our run, and a process that has prepared the same problem. */
+/** A baseline: the command of its process, and the request that prepares the problem there. */
 interface DecodeBaseline {
   readonly name: string;
   readonly command: (python: string) => readonly string[];

@@ -1,4 +1,4 @@
-// One rank of the flex cases: calibrates, and takes steps of each contender, in turns.
+// One rank of the flex cases. Calibrates, and runs steps of each variant in turns.
 import { execFileSync } from "node:child_process";
 import * as mosaic from "@mosaic/attention";
 import { calibrate } from "@mosaic/planner";
@@ -15,12 +15,12 @@ import {
 } from "./flex.ts";
 
 const { spec, variants, rounds, isPredicted } = JSON.parse(process.argv[2]!) as FlexJob;
-// Threads that begin later keep to the core as well.
+// Pins the process to one core. Threads that start later inherit the affinity.
 if (isPredicted) execFileSync("taskset", ["-apc", process.env["RANK"]!, String(process.pid)]);
 
 await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 1 }) });
 
-// Round 0 warms up and is not reported.
+// Round 0 is warm-up and is not reported.
 for (let round = 0; round <= rounds; round++) {
   const profile = isPredicted
     ? await calibrate({ contexts: [ctx], dtypes: ["float32"], headDims: [HEAD_DIM], repetitions: 3 })
@@ -31,7 +31,7 @@ for (let round = 0; round <= rounds; round++) {
   if (round > 0) console.log(JSON.stringify(report));
 }
 
-/** When two steps began and ended on this rank. */
+/** Runs two steps and returns when they began and ended on this rank. */
 function runSteps(variant: FlexVariant): Promise<{ begin: number; end: number }> {
   const mask = createMask(spec);
   const { backend, placement } = createStrategy(variant, mask, ctx.size);

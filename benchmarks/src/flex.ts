@@ -8,30 +8,33 @@ import { runProcesses } from "./processes.ts";
 export const TOKENS = 16_384;
 export const HEADS = 4;
 export const HEAD_DIM = 64;
-/** Of the log-normal lengths that batches are drawn from: MagiAttention's, in tokens. */
+/** Parameters of the log-normal distribution of document lengths in tokens, which are those of MagiAttention. */
 const LOG_MEAN = 7.2;
 const LOG_STD = 1.6;
 const BATCHES = 10;
 
-/** A mask as an argument: its kind, and the lengths of documents. */
+/** A serializable mask: its kind, and the lengths of documents. */
 export interface MaskSpec {
   readonly kind: "documents" | "window" | "blockCausal";
   readonly lengths: readonly number[];
 }
 
-/** A way to compute the same attention. */
+/** A strategy for the same attention. */
 export type FlexVariant = "ring" | "flex" | "flexDispatched";
 
-/** The arguments of the ranks. */
+/** Arguments of the ranks. */
 export interface FlexJob {
   readonly spec: MaskSpec;
   readonly variants: readonly FlexVariant[];
   readonly rounds: number;
-  /** Whether each rank keeps to a core of its own, and measures the profile of a prediction in each round. */
+  /** Whether each rank is pinned to its own core and measures the profile for a prediction in each round. */
   readonly isPredicted: boolean;
 }
 
-/** What a rank reports of a round: a profile, if any, and by contender when its steps, forward and backward, began and ended. */
+/**
+ * Report of a rank for one round: a profile, if measured, and for each variant when its steps, forward and backward,
+ * began and ended.
+ */
 export interface FlexRound {
   readonly profile: Profile | null;
   readonly intervals: readonly { begin: number; end: number }[];
@@ -53,8 +56,9 @@ export function createStrategy(
 }
 
 /**
- * flex beside the ring, with the same mask, in turns in one run: four ranks on all cores, and two ranks that have a core each, with
- * ten drawn batches of documents, beside what the planner predicts. Ratios are the ring's time divided by flex's.
+ * Compares flex with the ring on the same mask, in turns in one run. The ranks are four on all cores, or two with a
+ * core each. The latter run ten random batches of documents, for which the planner's prediction is also reported.
+ * Ratios are the ring's time divided by flex's.
  */
 export const flexCases: readonly BenchmarkCase[] = [
   createRingComparisonCase(4, { kind: "documents", lengths: drawLengths(1) }),
@@ -118,7 +122,10 @@ function runFlexJob(ranks: number, job: FlexJob): Promise<ReportedRounds> {
   return runProcesses<FlexRound>("./flex-rank.js", ranks, job);
 }
 
-/** The time of the first contender divided by that of another, each from the first rank's begin to the last one's end: the median. */
+/**
+ * Returns the time of the first variant divided by that of another, median over rounds. Times are from the first rank's
+ * begin to the last rank's end.
+ */
 function computeMeasuredSpeedup(reportedRounds: ReportedRounds, variant: number): number {
   const stepSeconds = (round: number, variantIndex: number): number => {
     const intervals = reportedRounds.map((rounds) => rounds[round]!.intervals[variantIndex]!);
@@ -136,7 +143,7 @@ function predictSpeedup(spec: MaskSpec, ranks: number, profile: Profile): number
   return ringSeconds! / flexSeconds!;
 }
 
-/** Documents whose lengths are log-normal, until the sequence is full; the same for a seed. */
+/** Draws documents with log-normal lengths until the sequence is full. The result depends only on the seed. */
 function drawLengths(seed: number): number[] {
   let state = seed * 2_654_435_761 + 1;
   const uniform = (): number => {

@@ -7,7 +7,7 @@ const HEADS = 8;
 
 const dtypes = { f32: "float32", bf16: "bfloat16" } as const;
 
-/** Attention on one device with every core, against the peak of its products. */
+/** Attention on one device with every core, compared with the machine's peak for its products. */
 export const localCases: readonly BenchmarkCase[] = [
   ...createAttentionCases("forward", "f32"),
   ...createAttentionCases("backward", "f32"),
@@ -64,10 +64,13 @@ const gemmProblems: readonly GemmProblem[] = [
   { dtype: "bf16", m: 8192, n: 384, k: 128 },
 ];
 
-/** Of a repetition, some 100 ms: products are enqueued one behind the other, as a model enqueues them. */
+/**
+ * Minimum number of operations per repetition, about 100 ms. The products are enqueued one after the other, as in a
+ * model.
+ */
 const MIN_GEMM_FLOPS = 2e10;
 
-/** Matrix products, as linear layers call them. */
+/** Matrix products, as in linear layers. */
 export const gemmCases: readonly BenchmarkCase[] = gemmProblems.map(({ dtype, m, n, k }) => {
   const name = `gemm.${dtype}.m${m}.n${n}.k${k}`;
   return {
@@ -90,13 +93,13 @@ export const gemmCases: readonly BenchmarkCase[] = gemmProblems.map(({ dtype, m,
   };
 });
 
-/** One repetition: how long it took, and what the machine could do right before, in GFLOP/s. */
+/** Seconds of one repetition, and the machine's peak in GFLOP/s, measured directly before it. */
 interface TimeWithPeak {
   readonly seconds: number;
   readonly peakGflops: number;
 }
 
-/** Runs `timeOnce` again and again, each time after a probe of the machine; the first run only warms up. */
+/** Runs `timeOnce` repeatedly after a warm-up run. The machine's peak is measured before each repetition. */
 async function measureWithPeak(
   repetitions: number,
   dtype: keyof typeof dtypes,
@@ -111,8 +114,9 @@ async function measureWithPeak(
 }
 
 /**
- * Throughput against the peak of products on vector registers: of bfloat16 of dot products, where the machine has them. `share` compares the best run with the best probe:
- * others' load only ever slows either down. `medianShare` is the median over pairs of a run and the probe before it.
+ * Compares throughput with the peak of products on vector registers, which for bfloat16 is the peak of dot products
+ * where the machine has them. `share` compares the best run with the best peak, because other load only slows either
+ * down. `medianShare` is the median over runs, each compared with the peak measured before it.
  */
 export function createPeakRow(name: string, flops: number, times: readonly TimeWithPeak[]): ResultRow {
   const gflops = flops / Math.min(...times.map(({ seconds }) => seconds)) / 1e9;

@@ -37,7 +37,7 @@ const cases: readonly BenchmarkCase[] = [
   ...proofCases,
 ];
 
-/** What needs PyTorch beside us. */
+/** Cases that also run PyTorch. */
 const baselineOnlyCases: readonly BenchmarkCase[] = [
   ...baselineCases,
   ...baselineErrorCases,
@@ -107,7 +107,7 @@ function parseOptions(args: string[]): Options | undefined {
   }
 }
 
-/** Four digits: more would only repeat the noise. */
+/** Rounds to four digits. More would be noise. */
 function formatJson({ case: name, numbers }: ResultRow): string {
   const roundedNumbers = Object.entries(numbers).map(([key, value]) => [key, Number(value.toPrecision(4))]);
   return JSON.stringify({ case: name, ...Object.fromEntries(roundedNumbers) });

@@ -5,12 +5,12 @@ import { BaselineProcess, BaselineUnsupportedError, sdpaScriptPath } from "./pee
 
 const [ROWS, HEAD_DIM] = [192, 64];
 
-/** Numbers that strain attention; each returns factors of normal numbers, and which pairs are visible. */
+/** Operands that are hard for attention: factors of normally distributed numbers, and which pairs are visible. */
 interface ErrorProblem {
   readonly name: string;
   readonly scale: { readonly q: number; readonly k: number; readonly v: number };
   readonly isVisible: (query: number, key: number) => boolean;
-  /** Keys whose k and v are NaN; no query sees them. */
+  /** Keys whose k and v are NaN. They are visible to no query. */
   readonly hiddenKeys?: readonly number[];
 }
 
@@ -20,7 +20,7 @@ const isAlwaysVisible = (): boolean => true;
 const problems: readonly ErrorProblem[] = [
   { name: "normal", scale: { q: 1, k: 1, v: 1 }, isVisible: isAlwaysVisible },
   { name: "causal", scale: { q: 1, k: 1, v: 1 }, isVisible: (query, key) => key <= query },
-  // Scores of some ±10⁴.
+  // Scores of about ±10⁴.
   { name: "large-logits", scale: { q: 1e3, k: 4, v: 1 }, isVisible: isAlwaysVisible },
   { name: "empty-rows", scale: { q: 1, k: 1, v: 1 }, isVisible: (query, key) => query % 3 > 0 && key <= query },
   { name: "denormal", scale: { q: denormal, k: denormal, v: denormal }, isVisible: isAlwaysVisible },
@@ -31,7 +31,7 @@ const dtypes = { f32: "float32", bf16: "bfloat16" } as const;
 const results = ["out", "dq", "dk", "dv"] as const;
 type Results = Readonly<Record<(typeof results)[number], ArrayLike<number>>>;
 
-/** Errors against float64 beside PyTorch's, of the same numbers. */
+/** Errors against float64, compared with PyTorch's errors on the same operands. */
 export const baselineErrorCases: readonly BenchmarkCase[] = problems.flatMap((problem) =>
   (["f32", "bf16"] as const).map((dtype) => createErrorCase(problem, dtype)),
 );
@@ -77,7 +77,7 @@ function drawOperands({ scale, hiddenKeys = [] }: ErrorProblem, dtype: keyof typ
   return { q, k, v, dOut };
 }
 
-/** To nearest, ties to even; denormals stay. */
+/** Rounds to nearest, ties to even. Denormal numbers are kept. */
 function roundTo(values: Float64Array, dtype: keyof typeof dtypes): Float64Array {
   const float32Values = Float32Array.from(values);
   if (dtype === "bf16") {
@@ -116,7 +116,7 @@ async function computeAttention(
   return { out: await out.read(), dq: dq!, dk: dk!, dv: dv! };
 }
 
-/** Null if none of PyTorch's backends takes it. */
+/** Computes attention by PyTorch. Returns null if none of its backends supports the problem. */
 async function attendByBaseline(
   baseline: BaselineProcess,
   { isVisible }: ErrorProblem,
@@ -139,7 +139,7 @@ async function attendByBaseline(
   }
 }
 
-/** ‖x − reference‖ / ‖reference‖; ‖x‖ where the reference is 0. */
+/** Returns ‖x − reference‖ / ‖reference‖, or ‖x‖ if the reference is 0. */
 function relativeError(x: ArrayLike<number>, reference: ArrayLike<number>): number {
   let [squaredDifference, squaredNorm] = [0, 0];
   for (let i = 0; i < reference.length; i++) {

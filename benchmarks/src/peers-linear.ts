@@ -3,7 +3,7 @@ import { type BenchmarkCase } from "./case.ts";
 import { onnxScriptPath, BaselineProcess, createBaselineRow } from "./peers.ts";
 import { runAlternating, script } from "./small-calls.ts";
 
-/** x [m,k] by weight [n,k]; `gelu`: with bias and gelu, which is one kernel of ours. */
+/** x [m,k] by weight [n,k]. With `hasGelu` also bias and gelu, which are part of the same kernel in Mosaic. */
 interface LinearProblem {
   readonly dtype: "f32" | "bf16";
   readonly m: number;
@@ -18,7 +18,10 @@ const shapes = [
   { m: 64, n: 4096, k: 4096 },
 ] as const;
 
-/** Linear layers beside PyTorch's, in turns; in float32 and without an epilogue beside onnxruntime's, too. */
+/**
+ * Linear layers, compared in turns with PyTorch's. Those in float32 without an epilogue are also compared with
+ * onnxruntime's.
+ */
 export const baselineLinearCases: readonly BenchmarkCase[] = [
   ...(["f32", "bf16"] as const).flatMap((dtype) =>
     shapes.flatMap((shape) =>
@@ -28,7 +31,7 @@ export const baselineLinearCases: readonly BenchmarkCase[] = [
   ...shapes.map((shape) => createLinearCase("peer-onnx.", { dtype: "f32", hasGelu: false, ...shape }, onnxScriptPath)),
 ];
 
-/** Runs of a turn: the first finds threads asleep, the best of them is reported. */
+/** Number of runs per turn. In the first one threads are asleep. The fastest is reported. */
 const RUNS_PER_TURN = 5;
 
 function createLinearCase(prefix: string, problem: LinearProblem, baselineScriptPath: string): BenchmarkCase {
@@ -42,7 +45,7 @@ function createLinearCase(prefix: string, problem: LinearProblem, baselineScript
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       const dtype = shortDType === "f32" ? "float32" : "bfloat16";
       using x = mosaic.randn(ctx, [m, k], { dtype });
-      // As initial weights are: large results would make denormal numbers of gelu.
+      // Scaled like initial weights, because large results would make gelu return denormal numbers.
       using unscaledWeight = mosaic.randn(ctx, [n, k], { dtype });
       using weight = unscaledWeight.scale(k ** -0.5);
       using bias = mosaic.randn(ctx, [n], { dtype });

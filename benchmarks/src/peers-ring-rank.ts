@@ -1,4 +1,5 @@
-// One process of a case beside PyTorch's ring: a rank of one thread, or, last, the one that sends requests to the peer.
+// One process of a comparison with PyTorch's ring: a rank with one thread or, as the last, the process that sends
+// requests to the baseline.
 import { fileURLToPath } from "node:url";
 import * as mosaic from "@mosaic/attention";
 import { connectStore, type Store } from "@mosaic/launcher";
@@ -14,7 +15,7 @@ const rank = Number(process.env["RANK"]);
 await using store = await connectStore();
 await (rank === ranks ? runBaseline(store) : runMosaic(store));
 
-/** Turn 0 warms up and is not reported. */
+/** Prints a timing. Turn 0 is warm-up and is not reported. */
 function printTiming(turn: number, timing: RingTiming): void {
   if (turn > 0) console.log(JSON.stringify(timing));
 }

@@ -7,7 +7,7 @@ import { type RingJob, computeTurnSeconds, type RingTiming } from "./ring.ts";
 const RANKS = 2;
 const HEADS = 4;
 
-/** The arguments of the processes. */
+/** Arguments of the processes. */
 export interface BaselineRingJob extends RingJob {
   readonly python: string;
 }
@@ -23,8 +23,8 @@ const problems: readonly Omit<AttentionProblem, "numHeads">[] = [
 ];
 
 /**
- * Two ranks of one thread each, as real processes, beside the ring that one writes with PyTorch: its kernels, and gloo between
- * the processes (`peers/ring.py`). They take turns.
+ * Compares two ranks of one thread each, as separate processes, with a ring in plain PyTorch: its kernels, and gloo
+ * between the processes (`peers/ring.py`). They run in turns.
  */
 export const baselineRingCases: readonly BenchmarkCase[] = problems.map((shape) => {
   const problem = { ...shape, numHeads: HEADS };
@@ -33,7 +33,7 @@ export const baselineRingCases: readonly BenchmarkCase[] = problems.map((shape) 
     names: [name],
     async run({ repetitions, python }) {
       const job: BaselineRingJob = { problem, ranks: RANKS, turns: repetitions, python: python! };
-      // One process more than ranks: the last drives PyTorch's.
+      // There is one process more than ranks. The last one drives PyTorch's ring.
       const reportedTimings = await runProcesses<RingTiming>("./peers-ring-rank.js", RANKS + 1, job);
       const baselineSeconds = reportedTimings.at(-1)!.map(({ begin, end }) => end - begin);
       const ownSeconds = computeTurnSeconds(reportedTimings.slice(0, -1));

@@ -6,16 +6,16 @@ import * as mosaic from "@mosaic/attention";
 import { type AttentionProblem, AttentionRun, countFlops, formatName } from "./attention-problem.ts";
 import { type BenchmarkCase, median, waitUntilIdle, type ResultRow } from "./case.ts";
 
-/** The peer as it is run where PyTorch is. */
+/** Script of the PyTorch baseline. */
 export const sdpaScriptPath: string = fileURLToPath(new URL("../peers/sdpa.py", import.meta.url));
 
-/** onnxruntime as a peer. */
+/** Script of the onnxruntime baseline. */
 export const onnxScriptPath: string = fileURLToPath(new URL("../peers/onnx_runtime.py", import.meta.url));
 
-/** The peer refused a request: it has no such backend for the problem, or no memory. */
+/** The baseline refused a request, because it has no backend for the problem or not enough memory. */
 export class BaselineUnsupportedError extends Error {}
 
-/** A process that answers each JSON line with one. One question at a time. */
+/** A process that answers each line of JSON with one. It handles one request at a time. */
 export class BaselineProcess implements Disposable {
   readonly #process: ChildProcessByStdio<Writable, Readable, null>;
   readonly #lines: Interface;
@@ -24,7 +24,7 @@ export class BaselineProcess implements Disposable {
   #pendingRequest: { resolve(line: string): void; reject(error: Error): void } | undefined;
   #exitReason: string | undefined;
 
-  /** Starts `command`. A question that takes longer than `timeout` seconds ends it. */
+  /** Starts `command`. If a request takes longer than `timeoutSeconds`, the process is terminated. */
   constructor(command: readonly string[], timeoutSeconds = 60) {
     this.#name = command.join(" ");
     this.#timeout = timeoutSeconds;
@@ -32,7 +32,7 @@ export class BaselineProcess implements Disposable {
     this.#lines = createInterface({ input: this.#process.stdout });
     this.#lines.on("line", (line) => this.#receiveLine(line));
     this.#process.on("error", (error) => this.#reject(error.message));
-    // Not "exit": lines may still be on their way.
+    // The event is not "exit", after which output may still arrive.
     this.#process.on("close", (code, signal) => this.#reject(`exited with ${signal ?? `code ${code}`}`));
     this.#process.stdin.on("error", (error) => this.#reject(error.message));
   }
@@ -41,7 +41,7 @@ export class BaselineProcess implements Disposable {
     return this.#exitReason !== undefined;
   }
 
-  /** @throws PeerUnsupportedError if it answers with an error; Error if it is gone or takes too long. */
+  /** @throws BaselineUnsupportedError if the reply is an error; Error if the process has exited or takes too long. */
   async request<T>(message: Readonly<Record<string, unknown>>): Promise<T> {
     const line = await this.#exchangeLine(JSON.stringify(message));
     const response = JSON.parse(line) as T & { error?: string };
@@ -66,7 +66,7 @@ export class BaselineProcess implements Disposable {
   }
 
   #receiveLine(line: string): void {
-    // What libraries print is no answer.
+    // Other lines are output of libraries.
     if (line.startsWith("{")) this.#pendingRequest?.resolve(line);
   }
 
@@ -86,17 +86,17 @@ export class BaselineProcess implements Disposable {
 
 const HEADS = 8;
 
-/** Seconds that one of its runs may take. */
+/** Timeout in seconds of one request. */
 const TIMEOUT_SECONDS = 600;
 
 const shapes = [512, 1024, 2048, 4096, 8192].flatMap((n) =>
   ([64, 128] as const).flatMap((d) => (["full", "causal"] as const).map((mask) => ({ mask, d, n }))),
 );
 
-/** The features of each row of a table: short sequences, many of them. */
+/** The shape of attention over the features of each row of a table: many short sequences. */
 const tabularProblem = { mask: "full", d: 24, n: 5, batch: 100_000, numHeads: 1 } as const;
 
-/** Attention on every core beside PyTorch's scaled_dot_product_attention on the same cores, in turns. */
+/** Attention on every core, compared in turns with PyTorch's scaled_dot_product_attention on the same cores. */
 export const baselineCases: readonly BenchmarkCase[] = (["forward", "backward"] as const).flatMap((direction) => [
   ...(["f32", "bf16"] as const).flatMap((dtype) =>
     shapes.map((shape) => createBaselineCase({ direction, dtype, numHeads: HEADS, ...shape })),
@@ -104,7 +104,7 @@ export const baselineCases: readonly BenchmarkCase[] = (["forward", "backward"] 
   createBaselineCase({ direction, dtype: "f32", ...tabularProblem }, ["flash", "math"]),
 ]);
 
-/** Beside the fastest of PyTorch's backends. */
+/** Returns a case that compares with the fastest of PyTorch's backends. */
 function createBaselineCase(problem: AttentionProblem, backends: readonly string[] = ["flash"]): BenchmarkCase {
   const name = `peer.${formatName(problem)}`;
   return {
@@ -135,13 +135,16 @@ function createBaselineCase(problem: AttentionProblem, backends: readonly string
   };
 }
 
-/** Seconds of a side's turn: of the first run, after its threads have gone to sleep, and the median of those after it. */
+/**
+ * Seconds of one contender's turn: of its first run, before which its threads were asleep, and the median of the later
+ * runs.
+ */
 export interface Sample {
   readonly coldSeconds: number;
   readonly warmSeconds: number;
 }
 
-/** The peer's turn; PyTorch has several backends. */
+/** Returns a function that runs a turn of the baseline, with one of its backends if it has several. */
 export function sampleBaseline(baseline: BaselineProcess, backend?: string): (count: number) => Promise<Sample> {
   return async (count) => {
     const response = await baseline.request<{ first: number; seconds: number[] }>({ op: "sample", backend, count });
@@ -149,10 +152,10 @@ export function sampleBaseline(baseline: BaselineProcess, backend?: string): (co
   };
 }
 
-/** Seconds that the warm runs of a turn take together. */
+/** Total seconds of the warm runs of a turn. */
 const TURN_SECONDS = 0.05;
 
-/** Samples of every side in each turn, after a turn that is not reported; `seconds` is what a run takes, roughly. */
+/** Samples every contender in each turn. The first turn is not reported. `seconds` is the approximate time of a run. */
 export async function sampleInTurns(
   repetitions: number,
   seconds: number,
@@ -177,13 +180,16 @@ export async function sampleInTurns(
   return turns;
 }
 
-/** Seconds of each turn. */
+/** Seconds of each turn, for Mosaic and for the baseline. */
 export interface PairedTimings {
   readonly ownSeconds: readonly number[];
   readonly baselineSeconds: readonly number[];
 }
 
-/** How many times as fast we are, as the median over neighbouring turns, and best against best. */
+/**
+ * Returns Mosaic's speed relative to the baseline: the median over neighbouring turns, and the ratio of the fastest
+ * turns.
+ */
 export function createBaselineRow(
   name: string,
   flops: number,

@@ -1,4 +1,4 @@
-// One rank of the prediction cases: calibrates, and takes the steps that are predicted, in turns.
+// One rank of the prediction cases. Calibrates and runs the predicted steps, in turns.
 import * as mosaic from "@mosaic/attention";
 import { calibrate } from "@mosaic/planner";
 import { timeSteps } from "./attention-steps.ts";
@@ -8,7 +8,7 @@ const { problems, rounds, steps } = JSON.parse(process.argv[2]!) as PredictionJo
 
 await using ctx = await mosaic.init({ device: mosaic.cpu({ threads: 1 }) });
 
-// Round 0 warms up and is not reported.
+// Round 0 is warm-up and is not reported.
 for (let round = 0; round <= rounds; round++) {
   const profile = await calibrate({ contexts: [ctx], dtypes: [DTYPE], headDims: [HEAD_DIM] });
   const intervals: Round["intervals"] = [];
@@ -17,7 +17,10 @@ for (let round = 0; round <= rounds; round++) {
   if (round > 0) console.log(JSON.stringify(report));
 }
 
-/** When the steps of a problem began and ended on this rank: attention forward and backward, as `record` writes it down. */
+/**
+ * Runs the steps of a problem and returns when they began and ended on this rank. They are attention forward and
+ * backward, as in the record.
+ */
 function runSteps({ backend, n }: StepProblem): Promise<{ begin: number; end: number }> {
   const problem = { backend: backends[backend](), mask: mosaic.masks.full(), placement: mosaic.contiguous() };
   return timeSteps(ctx, { ...problem, length: n, numHeads: HEADS, headDim: HEAD_DIM, dtype: DTYPE }, steps);

@@ -21,15 +21,15 @@ export interface StepProblem {
   readonly n: number;
 }
 
-/** The arguments of the ranks. */
+/** Arguments of the ranks. */
 export interface PredictionJob {
   readonly problems: readonly StepProblem[];
   readonly rounds: number;
-  /** Steps of each problem in a round. */
+  /** Number of steps of each problem in a round. */
   readonly steps: number;
 }
 
-/** What a rank reports of a round: the profile that was calibrated, then when the steps of each problem began and ended. */
+/** Report of a rank for one round: the calibrated profile, then when the steps of each problem began and ended. */
 export interface Round {
   readonly profile: Profile;
   readonly intervals: { begin: number; end: number }[];
@@ -38,8 +38,9 @@ export interface Round {
 const lengths = [1024, 2048, 4096, 8192];
 
 /**
- * The planner's prediction against the clock: ranks of one thread each, real processes, calibrate and take steps in turns, so
- * that both see the same machine. Nothing of the steps goes into the prediction.
+ * Compares the planner's prediction with measured time. Ranks of one thread each, as separate processes, calibrate and
+ * run steps in turns, so both are measured in the same conditions. No measurement of the steps is used in the
+ * prediction.
  */
 export const predictionCases: readonly BenchmarkCase[] = [2, 4].flatMap((ranks) =>
   lengths.map((n) => {
@@ -62,13 +63,16 @@ function formatName(ranks: number, { backend, n }: StepProblem): string {
   return `prediction.${ranks}x1.${backend}.n${n}`;
 }
 
-/** A profile, and how long a step lasted right after it was calibrated, in seconds. */
+/** A profile, and the seconds of a step measured directly after calibration. */
 interface RoundTiming {
   readonly profile: Profile;
   readonly seconds: number;
 }
 
-/** Steps last from when the first rank begins until the last ends. */
+/**
+ * Returns the profile and the time per step of each round. Steps take from the first rank's begin to the last rank's
+ * end.
+ */
 function groupByRound(reportedRounds: readonly (readonly Round[])[], problem: number, steps: number): RoundTiming[] {
   return reportedRounds[0]!.map(({ profile }, round) => {
     const intervals = reportedRounds.map((rounds) => rounds[round]!.intervals[problem]!);
@@ -77,7 +81,7 @@ function groupByRound(reportedRounds: readonly (readonly Round[])[], problem: nu
   });
 }
 
-/** The median over rounds: what the machine was like in a round is in both of its sides. */
+/** Reports medians over rounds. The conditions of a round affect both its prediction and its measurement. */
 function createRow(ranks: number, problem: StepProblem, turns: readonly RoundTiming[]): ResultRow {
   const attentionRecord = record({
     backend: backends[problem.backend](),

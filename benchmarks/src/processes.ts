@@ -1,7 +1,10 @@
 import { fileURLToPath } from "node:url";
 import { launch } from "@mosaic/launcher";
 
-/** Runs `entry` (beside this file) as ranks under the launcher, and returns the JSON lines that each printed. */
+/**
+ * Runs `entry`, a path relative to this file, as ranks under the launcher. Returns the JSON lines that each rank
+ * printed.
+ */
 export async function runProcesses<T>(
   entry: string,
   ranks: number,

@@ -1,4 +1,4 @@
-// One proof, in a process of its own: node proof-run.js STRATEGY MASK [RANKS]
+// Runs one proof in its own process: node proof-run.js STRATEGY MASK [RANKS]
 import { dispatch } from "@mosaic/backend-flex";
 import { contiguous, type Mask, masks, type Placement, zigzag } from "@mosaic/core";
 import { count, prove, record } from "@mosaic/planner";
@@ -38,7 +38,7 @@ function createMaskAndPlacement(name: ProofMask): { readonly mask: Mask; readonl
   }
 }
 
-/** Many short documents and few long ones, of 64 to 16 448 tokens: the same every time. */
+/** Returns document lengths of 64 to 16 448 tokens: many short and few long ones, the same on every run. */
 function documentLengths(): number[] {
   const lengths: number[] = [];
   let [remaining, state] = [TOKENS, 12_345];
@@ -51,7 +51,7 @@ function documentLengths(): number[] {
   return lengths;
 }
 
-/** What it gives, and the seconds that all threads of this process computed. */
+/** Returns the result, and the CPU seconds of all threads of this process. */
 function timeCpu<T>(body: () => T): readonly [T, number] {
   const cpuUsageBefore = process.cpuUsage();
   const result = body();

@@ -9,7 +9,7 @@ import type { AttentionBackend, Coordinate } from "@mosaic/core";
 import { composed, hierarchical } from "@mosaic/strategies";
 import type { BenchmarkCase, ResultRow } from "./case.ts";
 
-/** What is proved: a strategy, and a mesh of a thousand ranks for it. */
+/** A strategy to prove, and its mesh of 1 024 ranks. */
 export interface ProofProblem {
   readonly mesh: Coordinate;
   backend(): AttentionBackend;
@@ -20,14 +20,14 @@ export const KV_HEADS = 8;
 export const HEAD_DIM = 128;
 export const TOKENS: number = 2 ** 20;
 
-/** Contiguous for full and window, zigzag for causal, as `dispatch` finds it for documents. */
+/** Masks. Placement is contiguous for full and window, zigzag for causal, and found by `dispatch` for documents. */
 export const proofMasks = ["full", "causal", "window", "documents"] as const;
 export type ProofMask = (typeof proofMasks)[number];
 
 const nodeMesh = { node: 128, gpu: 8 };
 const podMesh = { node: 32, gpu: 32 };
 
-/** By name; every one on 1 024 ranks, forward and backward. */
+/** Problems by name, each on 1 024 ranks, forward and backward. */
 export const proofProblems: Readonly<Record<string, ProofProblem>> = {
   ring: { mesh: { sp: 1024 }, backend: () => ring() },
   "mesh2d-32x32": { mesh: { sp: 1024 }, backend: () => mesh2d({ shape: [32, 32], schedule: "overlapped" }) },
@@ -51,11 +51,11 @@ export const proofProblems: Readonly<Record<string, ProofProblem>> = {
   },
 };
 
-// Most of what a proof makes does not live long. Room for it costs memory and saves a quarter of the time; collectors that run
-// beside one another would only make more work for one core.
+// Most objects of a proof are short-lived. A large young generation costs memory and saves a quarter of the time.
+// Parallel garbage collection would only add work for one core.
 const garbageCollectorOptions = ["--max-semi-space-size=128", "--single-threaded-gc"];
 
-/** Seconds of CPU, of all threads, and the most memory that the process had. */
+/** CPU seconds of all threads, and peak memory of the process. */
 export interface ProofCosts {
   readonly record: number;
   readonly prove: number;
@@ -65,8 +65,8 @@ export interface ProofCosts {
 }
 
 /**
- * The planner on 1 024 ranks of every strategy: seconds of CPU that it takes to record, prove and count them, each in a
- * process of its own. These are no ratios: compare them only on one machine.
+ * Measures the CPU seconds in which the planner records, proves and counts every strategy on 1 024 ranks, each in its
+ * own process. Seconds are not relative to a baseline, so compare them only on the same machine.
  */
 export const proofCases: readonly BenchmarkCase[] = Object.keys(proofProblems).flatMap((strategy) =>
   proofMasks

@@ -1,4 +1,5 @@
-// One process of a ring case: a rank of one thread, or, last, the one device of as many threads as there are ranks.
+// One process of a ring case: a rank with one thread or, as the last, a single device with as many threads as there are
+// ranks.
 import * as mosaic from "@mosaic/attention";
 import { fmaPeak } from "@mosaic/attention/planner";
 import { connectStore, type Store } from "@mosaic/launcher";
@@ -20,13 +21,13 @@ await using ctx = isSingleProcess
     });
 using run = new AttentionRun(ctx, problem, isSingleProcess ? mosaic.local() : mosaic.ring());
 
-// Turn 0 warms up and is not reported.
+// Turn 0 is warm-up and is not reported.
 for (let turn = 0; turn <= turns; turn++) {
   const timing = isSingleProcess ? await runSingleProcess(store, turn) : await runRing(store, turn);
   if (turn > 0) console.log(JSON.stringify(timing));
 }
 
-/** The ring's half of a turn: while it computes, the other process sleeps in its event loop. */
+/** Runs the ring's part of a turn. Meanwhile the single-device process sleeps in its event loop. */
 async function runRing(store: Store, turn: number): Promise<RingTiming> {
   if (turn > 0) await store.wait([`alone ${turn - 1}`]);
   const timing = await run.runOnce();

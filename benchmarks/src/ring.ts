@@ -5,15 +5,15 @@ import { runProcesses } from "./processes.ts";
 const RANKS = 2;
 const HEADS = 4;
 
-/** What a process reports of one turn. */
+/** Report of a process for one turn. */
 export interface RingTiming {
   readonly begin: number;
   readonly end: number;
-  /** Only where the whole machine is used: GFLOP/s of the probe right before. */
+  /** Peak in GFLOP/s measured directly before. Only from the process that uses the whole machine. */
   readonly peakGflops?: number;
 }
 
-/** The arguments of the processes. */
+/** Arguments of the processes. */
 export interface RingJob {
   readonly problem: AttentionProblem;
   readonly ranks: number;
@@ -29,8 +29,8 @@ const problems: readonly Omit<AttentionProblem, "numHeads">[] = [
 ];
 
 /**
- * Two ranks of one thread each, as real processes, against one process of two threads: the ring's price. They take
- * turns within one run, so that both see the same machine.
+ * Compares two ranks of one thread each, as separate processes, with one process of two threads, which shows the cost
+ * of the ring. They run in turns, so that both are measured in the same conditions.
  */
 export const ringCases: readonly BenchmarkCase[] = problems.map((shape) => {
   const problem = { ...shape, numHeads: HEADS };
@@ -39,7 +39,7 @@ export const ringCases: readonly BenchmarkCase[] = problems.map((shape) => {
     names: [name],
     async run({ repetitions }) {
       const job: RingJob = { problem, ranks: RANKS, turns: repetitions };
-      // One process more than ranks: the last is the one device.
+      // There is one process more than ranks. The last one is the single device.
       const reportedTimings = await runProcesses<RingTiming>("./ring-rank.js", RANKS + 1, job);
       return [createRow(name, countFlops(problem), reportedTimings)];
     },
@@ -62,7 +62,7 @@ function createRow(name: string, flops: number, reportedTimings: readonly (reado
   };
 }
 
-/** Seconds of each turn that all ranks take together, from the first that begins to the last that ends. */
+/** Returns the seconds of each turn, from the begin of the first rank to the end of the last. */
 export function computeTurnSeconds(ranks: readonly (readonly RingTiming[])[]): readonly number[] {
   return ranks[0]!.map((_, turn) => {
     const rankTimings = ranks.map((rank) => rank[turn]!);

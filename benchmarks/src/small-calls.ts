@@ -4,16 +4,16 @@ import * as nn from "@mosaic/attention/nn";
 import { type BenchmarkCase, median, now, type ResultRow, waitUntilIdle } from "./case.ts";
 import { type PairedTimings, BaselineProcess } from "./peers.ts";
 
-/** The peer of calls, layers and steps. */
+/** Script of the PyTorch baseline for calls, layers and steps. */
 export const script: string = fileURLToPath(new URL("../peers/calls.py", import.meta.url));
 
-/** Calls of a turn: some 50 ms. */
+/** Number of calls per turn, about 50 ms. */
 const CALLS_PER_TURN = 50_000;
 
-/** Seconds for a turn of the peer. */
+/** Timeout in seconds of a turn of the baseline. */
 const TIMEOUT_SECONDS = 120;
 
-/** What a call or a step costs beside PyTorch's, in turns. */
+/** Times calls and training steps, compared in turns with PyTorch's. */
 export const smallCallCases: readonly BenchmarkCase[] = [
   createCallCase("add", { requiresGrad: false, run: (a, b) => mosaic.add(a, b).dispose() }),
   createCallCase("add.grad", { requiresGrad: true, run: (a, b) => mosaic.add(a, b).dispose() }),
@@ -21,7 +21,7 @@ export const smallCallCases: readonly BenchmarkCase[] = [
   createStepCase({ embedDim: 128, numLayers: 4, numHeads: 8, batch: 32, tokens: 128 }),
 ];
 
-/** An operation on 16 elements whose result goes at once. */
+/** An operation on 16 elements, whose result is disposed at once. */
 interface SmallOperation {
   /** Whether a gradient is recorded. */
   readonly requiresGrad: boolean;
@@ -48,7 +48,10 @@ function createCallCase(name: string, { requiresGrad, run }: SmallOperation): Be
   };
 }
 
-/** The least seconds of a turn's runs, both sides' turns alternating. Turn 0 warms up and is not reported. */
+/**
+ * Returns the minimum seconds over the runs of each turn, with alternating turns of Mosaic and the baseline. Turn 0 is
+ * warm-up and is not reported.
+ */
 // oxlint-disable-next-line max-params -- who, how often, and what
 export async function runAlternating(
   repetitions: number,
@@ -107,7 +110,7 @@ interface StepProblem {
   readonly tokens: number;
 }
 
-/** A block of a causal transformer: attention, then a perceptron, each behind a norm and beside the identity. */
+/** A block of a causal transformer: attention and an MLP, each with a norm before it and a residual connection. */
 class Block extends mosaic.Module {
   readonly norm1: nn.LayerNorm;
   readonly norm2: nn.LayerNorm;
@@ -129,7 +132,7 @@ class Block extends mosaic.Module {
   }
 }
 
-/** A training step: forward, backward, AdamW; the model is that of `peers/calls.py`. */
+/** Returns a case for a training step: forward, backward and AdamW. The model is that of `peers/calls.py`. */
 function createStepCase(problem: StepProblem): BenchmarkCase {
   const { embedDim, numLayers, batch, tokens } = problem;
   const name = `peer-step.d${embedDim}.l${numLayers}.b${batch}.n${tokens}`;

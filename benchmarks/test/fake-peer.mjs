@@ -1,5 +1,5 @@
-// Stands in for peers/sdpa.py in tests of the benchmark's own course: it answers the protocol with made-up numbers and computes
-// nothing. What PyTorch does is not tested by it.
+// Replaces peers/sdpa.py in tests of the benchmark itself. It answers the protocol with fixed numbers and computes
+// nothing, so PyTorch is not tested.
 import { createInterface } from "node:readline";
 
 const [mode = "works"] = process.argv.slice(2);

@@ -1,4 +1,4 @@
-// Stands in for gpu/worker.ts in tests of who starts it: does what the case's name states.
+// Replaces gpu/worker.ts in tests of the worker pool. The name of a case determines what it does.
 process.on("message", (name) => {
   if (name === "dies") process.exit(7);
   if (name === "hangs") return;

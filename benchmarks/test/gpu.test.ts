@@ -76,7 +76,7 @@ describe("the peer", () => {
   });
 });
 
-/** A contender of made-up times. */
+/** Returns a contender with fixed times. */
 function contender(name: string, seconds: number, log: string[], refuses = false): Implementation {
   return {
     name,
@@ -303,7 +303,7 @@ describe("the command", () => {
 
   it("runs the kernels under emulation beside a stand-in for PyTorch, and keeps a page", () => {
     const some = "gate.bf16.causal.d64,attention.forward.bf16.causal.d64,attention.backward.bf16.causal.d64";
-    // "efficient" fails the gate, on purpose.
+    // "efficient" fails the gate on purpose.
     expect(bench(...tiny, ...peer, "--filter", some)).toMatchObject({ status: 1 });
     const page = readFileSync(join(out, "gpu.md"), "utf8");
     expect(page).toContain("### Attention forward bf16 causal d64");

@@ -22,13 +22,13 @@ describe("volumes", () => {
     const ring = countVolumes(recordProblem(ringStrategy(8), problem), 2);
     expect(ring.forward.chunks).toBeCloseTo(formulas.ring(8, 2).forward, 12);
     expect(ring.backward.chunks).toBeCloseTo(formulas.ring(8, 2).backward, 12);
-    // Four nodes in a circle: one rank in two sends across a border.
+    // The ring has four nodes of two ranks. One rank in two sends to another node.
     expect(ring.betweenNodes.chunks).toBeCloseTo(ring.both.chunks / 2, 12);
     const mesh = countVolumes(recordProblem(tileStrategy([2, 4]), problem), 2);
     const { forward, backward } = formulas.tile([2, 4], 2);
     expect(mesh.forward.chunks).toBeCloseTo(forward + 1 / 32, 12);
     expect(mesh.backward.chunks).toBeCloseTo(backward + 2 / 32, 12);
-    // Rows lie within nodes; keys, and dk and dv, cross.
+    // Rows are within nodes. Keys, dk and dv are sent between nodes.
     expect(mesh.betweenNodes.chunks).toBeCloseTo(3 * (1 + 2), 12);
   });
 
