@@ -10,11 +10,11 @@ const include = ["test/**/*.test.{ts,mjs}"];
 const workers = Math.max(1, Math.min(4, Math.floor(availableParallelism() / 2)));
 
 /**
- * What the tests of every package share; a package's tests are run in its directory, by `npm test`.
+ * Configuration of the tests of all packages. The tests of a package run in its directory, by `npm test`.
  *
- * Forks, because a native thread that dies must not take the runner along. One at a time on up to three cores, because a
- * test file often starts ranks of its own and `npm test` tests two packages at once. The JSON report is what
- * `scripts/count-tests.mjs` adds up.
+ * The pool is forks, because a native thread that dies must not terminate the runner. There is one worker on up to
+ * three cores, because a test file often starts ranks of its own and `npm test` tests two packages at once.
+ * `scripts/count-tests.mjs` adds up the JSON reports.
  */
 const shared: NonNullable<ViteUserConfig["test"]> = {
   pool: "forks",
@@ -24,19 +24,20 @@ const shared: NonNullable<ViteUserConfig["test"]> = {
   testTimeout: 60_000,
   hookTimeout: 60_000,
   teardownTimeout: 10_000,
-  // Only what is slow for a test that starts processes is worth a line.
+  // Reports only tests that are slow even for tests that start processes.
   slowTestThreshold: 10_000,
-  // A package's build is loaded by Node itself, as users load it.
+  // Node.js loads the build of a package directly, as for users.
   server: { deps: { external: [/\/packages\/[^/]+\/dist\//] } },
   reporters: ["default", "json"],
   outputFile: { json: `build/test-report${process.env.MOSAIC_TEST_HOSTS === "1" ? "-hosts" : ""}.json` },
-  // What is tested must not depend on a GPU that happens to be there: tests for GPUs name them.
+  // Results must not depend on whether a GPU is present. Tests for GPUs select them explicitly.
   env: { MOSAIC_DEVICE: process.env.MOSAIC_DEVICE ?? "cpu" },
 };
 
 /**
- * Packages whose test files share one process: most of a small file's time goes into loading what it imports. The files
- * named here have a process each: they measure the memory, the threads or the descriptors of their process.
+ * Packages whose test files share one process, because a small file spends most of its time on loading its imports. The
+ * files listed here have a process each, because they measure the memory, the threads or the descriptors of their
+ * process.
  */
 const inOneProcess: Readonly<Record<string, readonly string[]>> = {
   "backend-flex": [],
@@ -59,15 +60,20 @@ const inOneProcess: Readonly<Record<string, readonly string[]>> = {
   tabular: [],
 };
 
-/** Packages whose tests wait for processes that start and end, and take half a core: two files at once, at least. */
+/** Packages whose tests wait for processes to start and exit, and use half a core. At least two files run at once. */
 const mostlyWaiting: ReadonlySet<string> = new Set(["launcher"]);
 
-/** Tests of the stand-ins, which a real GPU cannot run: they ask for failures, or compile. The README lists them, too. */
+/**
+ * Tests of the emulated libraries, which a real GPU cannot run because they inject failures or compile. The README
+ * lists them too.
+ */
 const ofStandIns: Readonly<Record<string, readonly string[]>> = {
   "kernels-cuda": ["errors", "faults", "lifetime", "library-search-paths", "refusal", "system"],
 };
 
-/** Tests between hosts, which are network namespaces that only root can make: `npm run test:hosts` in the package. */
+/**
+ * Tests between hosts. Hosts are network namespaces, which only root can create: `npm run test:hosts` in the package.
+ */
 const betweenHosts: Readonly<Record<string, readonly string[]>> = {
   attention: ["doctor-hosts", "hosts"],
   "collectives-nccl": ["hosts"],
@@ -75,15 +81,15 @@ const betweenHosts: Readonly<Record<string, readonly string[]>> = {
   nn: ["hosts"],
 };
 
-/** Tests that run on the real UCX: without it they are left out, and the run prints so. */
+/** Tests that run on the real UCX. Without it they are skipped, and the run prints the reason. */
 const overUcx: Readonly<Record<string, readonly string[]>> = { "collectives-ucx": ["mixed", "world"] };
 
-/** Those that take minutes, and fail without it: `npm run test:ucx` in the package. */
+/** Tests on UCX that take minutes and fail without it: `npm run test:ucx` in the package. */
 const longOverUcx: Readonly<Record<string, readonly string[]>> = { "collectives-ucx": ["conformance", "processes"] };
 
 const files = (names: readonly string[] = []) => names.map((name) => `test/${name}.test.ts`);
 
-/** Files of a package's tests that this machine, or this run, has nothing for. */
+/** Returns the test files of a package that are excluded on this machine or in this run. */
 function excludedFrom(directory: string): string[] {
   if (process.env.MOSAIC_TEST_HOSTS === "1") return [];
   const standIns = process.env.MOSAIC_TEST_GPU === "1" ? files(ofStandIns[directory]) : [];
@@ -92,7 +98,7 @@ function excludedFrom(directory: string): string[] {
   return [...left, ...files(longOverUcx[directory]), ...(isUcxMissing(directory) ? files(overUcx[directory]) : [])];
 }
 
-/** Whether there is no UCX, as the package's own build finds it; any other fault of loading fails the tests. */
+/** Whether the package's own build finds no UCX. Any other failure to load it fails the tests. */
 function isUcxMissing(directory: string): boolean {
   if (!(directory in overUcx)) return false;
   const script = 'const { ucxSystem } = await import("./dist/index.js"); ucxSystem()';
@@ -107,7 +113,7 @@ function configOf(directory: string): typeof shared {
   const exclude = excludedFrom(directory);
   if (mostlyWaiting.has(directory)) return { ...shared, exclude, maxWorkers: Math.max(2, workers) };
   if (!(directory in inOneProcess)) return { ...shared, exclude };
-  // Projects add to the lists of what they extend.
+  // Projects append to the lists of the configuration that they extend.
   const { include: _, ...rest } = shared;
   const apart = files(inOneProcess[directory]);
   const together = { name: "together", include, exclude: [...exclude, ...apart], isolate: false };

@@ -9,9 +9,9 @@ import { fileURLToPath } from "node:url";
 import { build } from "esbuild";
 
 /**
- * Bundles a TypeScript program of a package's tests, to be started as many processes: each would else load a compiler
- * first. What packages it imports stay imports. Returns the path of the JavaScript, in the package's `build` directory, from
- * where sources find prebuilt addons as `dist` does.
+ * Bundles a TypeScript program of a package's tests that is started as many processes. Otherwise, each process would
+ * first load a compiler. Packages that it imports are not bundled. Returns the path of the JavaScript, in the package's
+ * `build` directory, from which sources find prebuilt addons as from `dist`.
  */
 export async function bundled(source: URL): Promise<string> {
   const path = fileURLToPath(source);
@@ -23,16 +23,19 @@ export async function bundled(source: URL): Promise<string> {
   return join(outdir, `${name}.js`);
 }
 
-/** What ranks under `mosaic-run` run, and how many there are. */
+/** A program to run under `mosaic-run`, and the number of ranks. */
 export interface LaunchedProgram {
-  /** JavaScript, as `bundled` returns it. */
+  /** JavaScript file, as returned by `bundled`. */
   readonly script: string;
   readonly ranks: number;
-  /** Arguments. A folder follows them, in which rank r writes `r.json`. */
+  /** Arguments. They are followed by a folder, to which rank r writes `r.json`. */
   readonly args?: readonly string[];
 }
 
-/** Runs ranks as processes under `mosaic-run`; resolves to the contents of each rank's file. Rejects with their output if one fails. */
+/**
+ * Runs ranks as processes under `mosaic-run`. Resolves to the contents of each rank's file. Rejects with their output
+ * if one fails.
+ */
 export async function launched<Result>({ script, ranks, args = [] }: LaunchedProgram): Promise<Result[]> {
   const launcher = fileURLToPath(new URL("cli.js", import.meta.resolve("@mosaic/launcher")));
   const directory = mkdtempSync(join(tmpdir(), "mosaic-ranks-"));

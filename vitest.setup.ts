@@ -1,7 +1,7 @@
 /// <reference types="node" />
 import { afterAll } from "vitest";
 
-// Files share a process where the package's configuration allows it: none finds the environment that another left.
+// Test files may share a process, so the environment is restored after each file.
 const before = { ...process.env };
 
 afterAll(() => {

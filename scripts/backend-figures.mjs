@@ -6,14 +6,14 @@ import { fileURLToPath, pathToFileURL } from "node:url";
 import { masks } from "@mosaic/core";
 import { plan } from "@mosaic/strategies/plan";
 
-/** The page that has the tables. */
+/** The page with the tables. */
 export const file = fileURLToPath(new URL("../docs/backends.md", import.meta.url));
 
 const GPU_OPTIONS = { numHeads: 32, numKvHeads: 8, headDim: 128, gpusPerNode: 8, profile: "h100-ib400" };
 const DOCUMENT_LENGTHS = Array.from({ length: 64 }, (_, i) => 512 * (1 + ((i * 37) % 7)));
 const TOKENS = DOCUMENT_LENGTHS.reduce((sum, length) => sum + length, 0);
 
-/** What is planned, by the name in the page's markers. */
+/** Cases to plan, by their name in the page's markers. */
 export const CASES = {
   causal: { ...GPU_OPTIONS, tokens: 131_072, mask: masks.causal() },
   window: { ...GPU_OPTIONS, tokens: 131_072, mask: masks.slidingWindow(4096) },
@@ -22,7 +22,7 @@ export const CASES = {
 };
 const MAX_ROWS = 6;
 
-/** The table of a case: the best strategy of each family, in the planner's order. */
+/** Returns the table of a case: the best strategy of each family, in the planner's order. */
 export function createTable(name) {
   const { ranking, job } = plan(CASES[name]);
   const families = new Set();
@@ -58,7 +58,7 @@ export function createTable(name) {
   return [head, rule, ...rows].map((cells) => `| ${cells.join(" | ")} |`).join("\n");
 }
 
-/** The page with the tables of some cases as they are computed now. */
+/** Returns the page with the tables of the named cases recomputed. */
 export function updateTables(text, names) {
   return names.reduce((page, name) => {
     const [begin, end] = [`<!-- figures ${name}: node scripts/backend-figures.mjs -->`, "<!-- /figures -->"];

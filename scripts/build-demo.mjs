@@ -1,4 +1,5 @@
-// Builds what `npm run demo` needs. Kernels for GPUs take minutes to compile: only where there is a GPU, or a stand-in.
+// Builds the packages that `npm run demo` needs. GPU kernels take minutes to compile, so they are built only if there
+// is a GPU or its emulation.
 import { spawnSync } from "node:child_process";
 import { existsSync } from "node:fs";
 import { fileURLToPath } from "node:url";

@@ -1,6 +1,6 @@
-// Builds the TypeScript of the package in the current directory: src → dist. The entries are those that `exports` of
-// package.json names, `./dist/x.js` from src/x.ts, and those of its `entries`, a source for each further file of dist.
-// JavaScript by esbuild; declarations, of packages that are published, by tsc.
+// Builds the TypeScript of the package in the current directory: src → dist. The entry points are those of `exports` in
+// package.json, with `./dist/x.js` built from src/x.ts, and those of `entries`, which names the source of each further
+// file of dist. esbuild compiles the JavaScript. For published packages, tsc writes the declarations.
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -10,7 +10,7 @@ import { build } from "esbuild";
 const root = fileURLToPath(new URL("..", import.meta.url));
 const manifest = JSON.parse(readFileSync("package.json", "utf8"));
 
-/** Sources by the path of what is built of them, below dist. */
+/** Returns the source of each output file, by path below dist. */
 function listEntries() {
   const exportedFiles = Object.values(manifest.exports ?? {})
     .map((target) => /^\.\/dist\/(.*)\.js$/.exec(target.default ?? target)?.[1])
@@ -28,10 +28,10 @@ async function bundle(format, sources) {
     platform: "node",
     target: "node20",
     format,
-    // What entries share is built once.
+    // Code that entry points share is built once.
     splitting: format === "esm",
     chunkNames: "chunk-[hash]",
-    // Decision 0031. MOSAIC_SOURCE_MAPS=1 for a debugger in this repository.
+    // Decision 0031. Set MOSAIC_SOURCE_MAPS=1 to use a debugger in this repository.
     sourcemap: process.env.MOSAIC_SOURCE_MAPS === "1",
     ...(format === "cjs" && { outExtension: { ".js": ".cjs" } }),
     metafile: true,
@@ -48,7 +48,7 @@ const outputFiles = [
   )),
   ...(await bundle("cjs", sources.filter(isCommonJs))),
 ];
-// Chunks are named by their content: those of earlier builds go, and their maps.
+// Chunks are named by their content. Removes the chunks and source maps of earlier builds.
 for (const file of readdirSync("dist")) {
   if (/^chunk-.*\.js$|\.c?js\.map$/.test(file) && !outputFiles.includes(file)) rmSync(join("dist", file));
 }

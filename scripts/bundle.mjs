@@ -1,4 +1,4 @@
-// Makes one archive that runs on a Linux machine with a GPU and nothing else: no network, no Node, no npm.
+// Creates an archive that runs on a bare Linux machine with a GPU, without network, Node.js or npm.
 //
 //   npm run bundle -- [--out FILE]        (after a build; FILE defaults to build/mosaic-<version>-<platform>.tar.gz)
 import { mkdtempSync, rmSync, statSync } from "node:fs";

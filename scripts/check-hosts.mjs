@@ -1,5 +1,6 @@
-// The tests between hosts for which CI has time: all of `npm run test:hosts` but jobs over ssh, and those of @mosaic/attention. Hosts are
-// network namespaces, which take root; what this machine lacks for a test is printed, and the test left out.
+// Runs the tests between hosts for which CI has time: all of `npm run test:hosts` except jobs over ssh and those of
+// @mosaic/attention. Hosts are network namespaces, which require root. If this machine lacks a requirement of a test,
+// the test is skipped and the reason is printed.
 import { spawnSync } from "node:child_process";
 import { rmSync } from "node:fs";
 import { join } from "node:path";
@@ -9,7 +10,7 @@ const root = fileURLToPath(new URL("..", import.meta.url));
 const hosts = join(root, "scripts/hosts.sh");
 const vitest = ["npx", "vitest", "run", "--config", "../../vitest.config.ts", "test/hosts.test.ts"];
 
-/** Why a command fails, in its last line; undefined where it succeeds. */
+/** Returns the last line of the error of a command, or undefined if it succeeds. */
 function findFailure(command, args, cwd = root) {
   const { status, stderr, error } = spawnSync(command, args, { cwd, encoding: "utf8" });
   if (status === 0) return undefined;

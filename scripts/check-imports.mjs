@@ -20,7 +20,7 @@ import { listFiles, listPackages } from "./workspace.mjs";
 const SOURCE_FILE_EXTENSIONS = [".ts", ".tsx", ".mts", ".mjs", ".js"];
 const BUILTINS = new Set(builtinModules);
 
-/** Everything wrong with the imports below `root`, one sentence each; empty when all is well. */
+/** Returns a sentence for each fault in the imports below `root`. */
 export function checkImports(root) {
   const packages = listPackages(root);
   const rootManifest = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));
@@ -48,7 +48,7 @@ function checkManifest(importer, { byName: packagesByName }) {
     .map((reason) => `${importer.path}/package.json: ${reason}`);
 }
 
-/** Why the published half of `from` may not use `to`; empty when it may. */
+/** Returns the reasons why the published code of one package may not use another. Empty if it may. */
 function findRefusal(importer, importedPackage) {
   if (importer.isProgram) {
     const isAllowed =
@@ -72,7 +72,7 @@ function findRefusal(importer, importedPackage) {
   ];
 }
 
-/** Dev-dependencies count: a build that waits for itself cannot start. */
+/** Finds cycles of packages. Dev-dependencies count as well, because a build that depends on itself cannot start. */
 function findPackageCycles(packages) {
   const names = new Set(packages.map((each) => each.name));
   const graph = new Map(
@@ -146,7 +146,10 @@ function checkBareSpecifier(importer, file, specifier, { byName: packagesByName,
 
 const isSource = (file) => file.startsWith(`src${sep}`);
 
-/** Tests may use what stands beside them (a collective needs some device), but nothing above. */
+/**
+ * Whether a test imports a package of a higher layer. Packages of the same layer are allowed (a collective needs a
+ * device).
+ */
 function isInHigherLayer(importer, importedPackage) {
   if (importer.isProgram) return false;
   if (importedPackage.isProgram) return true;

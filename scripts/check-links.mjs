@@ -1,4 +1,4 @@
-// Every path that a document names must exist: relative links with their anchors, and paths in backticks such as
+// Checks that every path in a document exists: relative links with their anchors, and paths in backticks such as
 // `packages/core/src`.
 //
 //   node scripts/check-links.mjs [root]
@@ -12,7 +12,7 @@ const LINK_PATTERN = /\]\(([^)\s]+)\)/g;
 const HEADING_PATTERN = /^#{1,6} +(.+?) *#*$/gm;
 const INLINE_CODE_PATH_PATTERN = new RegExp(String.raw`\`((?:${DIRECTORIES.join("|")})/[\w./*-]+)\``, "g");
 
-/** A sentence for each path named by a document below `root` that is not there. */
+/** Returns a sentence for each path in a document below `root` that does not exist. */
 export function checkLinks(root) {
   const documents = [
     ...readdirSync(root).filter((name) => name.endsWith(".md")),
@@ -22,7 +22,7 @@ export function checkLinks(root) {
   return documents.flatMap((path) => findMissingFiles(root, path, readFileSync(join(root, path), "utf8")));
 }
 
-/** The anchor of a heading, as GitHub makes it of the heading's text. */
+/** Returns the anchor that GitHub creates for a heading. */
 export function createAnchor(heading) {
   return heading
     .replaceAll(/\[([^\]]*)\]\([^)]*\)/g, "$1")
@@ -32,7 +32,7 @@ export function createAnchor(heading) {
     .replaceAll(" ", "-");
 }
 
-/** Anchors of all headings of a Markdown text; a heading that occurs again has a number behind it. */
+/** Returns the anchors of all headings of a Markdown text. Repeated headings get a number as suffix. */
 export function listAnchors(text) {
   const anchors = new Set();
   for (const [, heading] of removeCodeBlocks(text).matchAll(HEADING_PATTERN)) {
@@ -46,7 +46,7 @@ export function listAnchors(text) {
 
 const removeCodeBlocks = (text) => text.replace(/^ *```[\s\S]*?^ *```/gm, "");
 
-/** Links to headings that are not there. */
+/** Returns a sentence for each link to a heading that does not exist. */
 function findMissingAnchors(root, document, prose) {
   return [...prose.matchAll(LINK_PATTERN)]
     .map(([, link]) => link)

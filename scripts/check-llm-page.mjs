@@ -1,9 +1,9 @@
-// Opens the page of `npm run llm -- serve` in a headless Chromium, and holds it to what it promises: it reaches its own server alone, logs no
-// error, streams answers, stops them, asks for a key, is as wide as a phone, and reads well in light and dark.
+// Tests the page of `npm run llm -- serve` in a headless Chromium. The page must send requests only to its own server,
+// log no errors, stream and stop answers, ask for a key, fit the width of a phone, and be readable in light and dark.
 //
 //   node scripts/check-llm-page.mjs [--pictures DIRECTORY]      (after a build)
 //
-// CHROMIUM names the browser; /usr/bin/chromium if unset.
+// CHROMIUM is the path of the browser. Default: /usr/bin/chromium.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
@@ -46,7 +46,7 @@ for (const fault of faults) console.error(fault);
 if (faults.length > 0) process.exit(1);
 console.log("llm page: no errors");
 
-/** A model of random weights with a tokenizer of bytes and a chat template. */
+/** Writes a model with random weights, a byte-level tokenizer and a chat template. */
 async function writeModel(folder) {
   const importModule = (path) => import(pathToFileURL(join(root, path)).href);
   const { world } = await importModule("packages/attention/dist/index.js");
@@ -59,7 +59,7 @@ async function writeModel(folder) {
   await model.save(folder);
   model.dispose();
   await ctx.close();
-  // GPT-2's characters for bytes.
+  // Byte-to-character mapping of GPT-2.
   const isShown = (byte) => (byte > 32 && byte < 127) || (byte > 160 && byte !== 173);
   let nextId = 256;
   const vocab = Object.fromEntries(
@@ -93,7 +93,7 @@ async function withPage(name, options, check) {
   });
   page.on("pageerror", (error) => faults.push(`${name}: ${error.stack}`));
   page.on("console", (message) => {
-    // The browser reports each refusal by its status.
+    // The browser logs each refusal with its status.
     const isRefusal = /status of 401/.test(message.text());
     expect(message.type() !== "error" || isRefusal, `${name}: ${message.text()}`);
   });
@@ -114,7 +114,7 @@ async function sendMessage(page, text) {
   await page.press("#prompt", "Enter");
 }
 
-/** One answer, no wider than the page, in colours that can be read. */
+/** Checks that an answer is not wider than the page, and that colours have enough contrast. */
 async function checkAppearance(page, name) {
   await enterApiKey(page);
   await page.fill("#tokens", "60");
@@ -168,7 +168,7 @@ async function checkAppearance(page, name) {
   await page.screenshot({ path: join(pictures, `${name.replace(" ", "-")}.png`) });
 }
 
-/** Two turns, of which the second is sent with the first; a text that is stopped; a new conversation. */
+/** Checks two turns (the second request includes the first), a stopped answer, and a new conversation. */
 async function checkConversation(page, name) {
   await enterApiKey(page);
   const requestBodies = [];
@@ -192,7 +192,7 @@ async function checkConversation(page, name) {
   await stopPromise;
   await page.waitForFunction(() => document.querySelector("#stop").disabled);
   expect((await page.locator(".fault").count()) === 0, `${name}: ${await page.locator(".fault").allTextContents()}`);
-  // A refusal is shown, and the page goes on.
+  // A refusal is shown, and the page remains usable.
   await page.fill("#tokens", "100000");
   await page.evaluate(() => document.querySelector("#tokens").removeAttribute("max"));
   page.removeAllListeners("console");
@@ -206,7 +206,10 @@ async function checkConversation(page, name) {
   expect((await page.locator(".text").count()) === 0, `${name}: the conversation is not cleared`);
 }
 
-/** In the page: presses stop as soon as that answer has a word. From outside the answer may end before the click. */
+/**
+ * Runs in the page. Presses stop as soon as that answer has text. From outside the page, the answer could end before
+ * the click.
+ */
 function stopAtFirstWord(answerIndex) {
   return new Promise((resolve) => {
     const observer = new MutationObserver(() => {

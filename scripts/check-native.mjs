@@ -1,6 +1,6 @@
-// Native code under sanitizers: the addons through their own suites with AddressSanitizer and
-// UndefinedBehaviorSanitizer, and pool, stream, allocator, engine and control-plane client as programs of their own with
-// ThreadSanitizer, which cannot see into Node. Outside CI: CONTRIBUTING.md states how long each part takes.
+// Checks native code under sanitizers. The addons run through their own suites with AddressSanitizer and
+// UndefinedBehaviorSanitizer. Pool, stream, allocator, engine and control-plane client run as separate programs with
+// ThreadSanitizer, which does not support Node.js. Not part of CI. CONTRIBUTING.md states how long each part takes.
 //
 //   npm run check:native [-- part…]      parts: build, kernels-cpu, collectives-local, runtime, thread
 import { spawnSync } from "node:child_process";
@@ -14,7 +14,7 @@ const selectedParts = process.argv.slice(2);
 const ADDRESS_SANITIZERS = "address,undefined",
   THREAD_SANITIZER = "thread";
 
-/** Tests that the sanitizer cannot pass, by the beginning of their names, and why. */
+/** Tests that cannot pass under the sanitizer, by the beginning of their names, and the reason. */
 const UNSANITIZED_TESTS = {
   "kernels-cpu": {
     "a device whose threads cannot all be created": "AddressSanitizer reserves more addresses than the limit allows",
@@ -41,8 +41,9 @@ function findLibrary(name) {
 }
 
 /**
- * Addons that are loaded from `prebuilds` are taken from the sanitized build instead, in every process of a test. Leaks
- * are not looked for: Node frees little of what it holds when it ends. A small quarantine, for tests that measure memory.
+ * Returns the environment in which every process of a test loads addons from the sanitized build instead of
+ * `prebuilds`. Leak detection is off, because Node.js frees little of its memory at exit. The quarantine is small,
+ * because some tests measure memory.
  */
 function createSanitizerEnvironment() {
   const preloadPath = join(root, "build/sanitized.mjs");
@@ -83,7 +84,7 @@ function runSuite(name) {
   );
 }
 
-/** The client of the control plane, as programs that its tests compile. */
+/** Checks the client of the control plane, in programs that its tests compile. */
 function checkControlPlane(sanitizers) {
   const vitest = [join(root, "node_modules/vitest/vitest.mjs"), "run", "--config", join(root, "vitest.config.ts")];
   const args = [

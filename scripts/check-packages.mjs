@@ -1,4 +1,4 @@
-// Checks every publishable package as npm would ship it: what is in the tarball, and that its entry points resolve.
+// Checks every publishable package as npm would publish it: the contents of the tarball, and that entry points resolve.
 //
 //   node scripts/check-packages.mjs [root]        (after a build)
 import { spawnSync } from "node:child_process";
@@ -9,11 +9,11 @@ import { publint } from "publint";
 import { formatMessage } from "publint/utils";
 import { listPackages } from "./workspace.mjs";
 
-/** What npm's search finds every package by; each adds words of its own. */
+/** Keywords of every package for npm's search. Each package adds its own. */
 const KEYWORDS = ["mosaic", "attention"];
 const INSTALL_HOOKS = ["preinstall", "install", "postinstall", "prepare"];
 
-/** Everything wrong with the packages below `root` as npm would ship them, one sentence each. */
+/** Returns a sentence for each fault in the packages below `root` as npm would publish them. */
 export async function checkPackages(root) {
   const packages = listPackages(root).filter((each) => !each.isProgram);
   const contents = listContents(root, packages);
@@ -32,7 +32,7 @@ export async function checkPackages(root) {
   return faults;
 }
 
-/** By name, the paths in the tarballs of packages. */
+/** Returns the paths in the tarball of each package, by package name. */
 function listContents(root, packages) {
   const directories = packages.map(({ path }) => `./${path}`);
   const packArgs = ["pack", "--dry-run", "--json", "--ignore-scripts", ...directories];
@@ -62,12 +62,12 @@ function findManifestFaults({ manifest }, version) {
     manifest.version === version,
     `expected version ${version} of the other packages, received ${manifest.version}`,
   );
-  // npm 12 does not run the scripts of dependencies: an addon must come built.
+  // npm 12 does not run the scripts of dependencies, so addons must be prebuilt.
   for (const hook of INSTALL_HOOKS) expect(!manifest.scripts?.[hook], `install script "${hook}" is not allowed`);
   return faults;
 }
 
-/** `npm ci` links only the commands that the lockfile names. */
+/** Returns faults of the lockfile. `npm ci` links only the commands that it lists. */
 function findLockfileFaults({ path, manifest }, { packages }) {
   const lockedCommands = packages[path]?.bin ?? {};
   const missingCommands = Object.keys(manifest.bin ?? {}).filter((command) => !(command in lockedCommands));

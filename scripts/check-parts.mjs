@@ -1,22 +1,25 @@
-// What check-arm.mjs and check-native.mjs have in common: checks in named parts, each of which takes long, and suites without
-// the tests that an emulator or a sanitizer cannot pass.
+// Shared code of check-arm.mjs and check-native.mjs: long checks in named parts, and suites without the tests that an
+// emulator or a sanitizer cannot pass.
 import { spawnSync } from "node:child_process";
 
-/** Runs a command with this process's output; returns whether it ended with 0. */
+/** Runs a command with this process's output. Returns whether its exit code is 0. */
 export function run(command, args, options = {}) {
   const { status, error } = spawnSync(command, args, { stdio: "inherit", ...options });
   if (error) throw error;
   return status === 0;
 }
 
-/** Arguments of Vitest that leave tests out, given by the beginning of their names with the reason; prints what they leave out. */
+/**
+ * Returns Vitest arguments that exclude tests by the beginning of their names. Prints the excluded tests and the
+ * reasons.
+ */
 export function createExcludeArguments(packageName, reasons) {
   const names = Object.keys(reasons);
   for (const name of names) console.log(`${packageName}: NOT RUN: "${name} …": ${reasons[name]}`);
   return names.length > 0 ? ["--testNamePattern", `^(?!.*(${names.join("|")}))`] : [];
 }
 
-/** Ends the process with code 1 if a name is not that of a part. */
+/** Exits with code 1 if a name is not that of a part. */
 export function requireParts(script, parts, names) {
   const unknownNames = names.filter((name) => !(name in parts));
   if (unknownNames.length === 0) return;
@@ -26,7 +29,7 @@ export function requireParts(script, parts, names) {
   process.exit(1);
 }
 
-/** Runs the named parts, all if none is named, prints a table, and ends the process; nothing follows a `build` that fails. */
+/** Runs the named parts, or all if none is named, prints a table, and exits. Stops after a `build` that fails. */
 export function runParts(script, parts, names) {
   const results = [];
   for (const [name, part] of Object.entries(parts)) {

@@ -1,4 +1,4 @@
-// Keeps the code in pieces that a reader can hold: no file too long, no directory of unrelated things.
+// Limits the size of files, and rejects file and directory names that describe no contents.
 //
 //   node scripts/check-structure.mjs [root]
 import { readFileSync } from "node:fs";
@@ -27,7 +27,7 @@ const MAX_COLUMNS = 120;
 const MAX_MEDIAN_LINES = 200;
 const BANNED_NAME_PATTERN = /^(utils?|common|misc|helpers?)$/i;
 
-/** `{ faults, files, median }` of the sources below `root`. */
+/** Returns `{ faults, files, median }` of the sources below `root`. */
 export function checkStructure(root) {
   const files = FOLDERS.flatMap((directory) =>
     listFiles(join(root, directory), SOURCE_FILE_EXTENSIONS).map((path) => `${directory}/${path}`),
@@ -45,7 +45,7 @@ export function checkStructure(root) {
       .filter(isBannedName)
       .map((path) => `${path}: the file name is not descriptive; rename the file after its contents`),
   ];
-  // TypeScript is the formatter's business.
+  // The formatter checks the width of TypeScript.
   for (const [i, path] of files.entries()) {
     const wideLineIndex = NATIVE_SOURCE_PATTERN.test(path)
       ? texts[i].findIndex((line) => [...line].length > MAX_COLUMNS)

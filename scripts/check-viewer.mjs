@@ -1,9 +1,9 @@
-// Opens pages of the planner's viewer in a headless Chromium, and holds them to what they promise: no request, no error, keys and tables
-// that work, 200 000 events panned without stutter, and pictures as they were.
+// Tests pages of the planner's viewer in a headless Chromium: no requests, no errors, working keys and tables, smooth
+// panning of 200 000 events, and unchanged pictures.
 //
-//   node scripts/check-viewer.mjs [--update]      (after a build; --update writes the pictures anew)
+//   node scripts/check-viewer.mjs [--update]      (after a build; --update rewrites the pictures)
 //
-// CHROMIUM names the browser; /usr/bin/chromium if unset.
+// CHROMIUM is the path of the browser. Default: /usr/bin/chromium.
 import { existsSync, mkdirSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { availableParallelism, loadavg, tmpdir } from "node:os";
 import { join } from "node:path";
@@ -16,7 +16,7 @@ const directory = mkdtempSync(join(tmpdir(), "mosaic-check-viewer-"));
 process.on("exit", () => rmSync(directory, { recursive: true, force: true }));
 const isUpdate = process.argv.includes("--update");
 
-/** What a picture may differ in: other fonts, and other versions of the browser, move edges. */
+/** Maximum share of differing pixels. Other fonts and other versions of the browser move edges. */
 const MAX_DIFFERING_PIXEL_SHARE = 0.03;
 const MAX_FRAME_MS = 33;
 const PAN_DURATION_MS = 5000;
@@ -50,7 +50,9 @@ for (const fault of faults) console.error(fault);
 if (faults.length > 0) process.exit(1);
 console.log("viewer: no fault");
 
-/** Pages of a ring, predicted and measured; of ranks that traced themselves; and of 1 024 ranks with 200 704 events. */
+/**
+ * Writes pages of a ring, predicted and measured, of ranks that wrote traces, and of 1 024 ranks with 200 704 events.
+ */
 async function writePages() {
   const importModule = (path) => import(pathToFileURL(join(root, path)).href);
   const { predict, profiles, viewerHtml, viewerTemplate } = await importModule("packages/planner/dist/index.js");
@@ -88,7 +90,7 @@ async function writePages() {
   );
 }
 
-/** As a rank writes it: two kernels, a transfer, and a wait that is no computing. */
+/** Returns a trace as a rank writes it: two kernels, a transfer, and a wait, which does not count as compute. */
 function createTrace(rank) {
   const kinds = [
     { lane: "compute", name: "attend" },
@@ -151,7 +153,7 @@ async function withPage(name, options, check) {
   await context.close();
 }
 
-/** Compares a picture with that of before, and its width with the page's: nothing may stick out. */
+/** Compares a picture with the reference, and checks that the page is not wider than the viewport. */
 async function checkPicture(page, name, fullPage = true) {
   const { wide: pageWidth, inner: viewportWidth } = await page.evaluate(() => ({
     wide: document.documentElement.scrollWidth,
@@ -179,7 +181,10 @@ async function checkPicture(page, name, fullPage = true) {
   );
 }
 
-/** The browser reads pictures best: in a page of its own, as the viewer's may load none. */
+/**
+ * Returns the share of differing pixels. The browser decodes the pictures, in a separate page because the viewer's may
+ * load none.
+ */
 async function computeDifferingPixelShare(before, after) {
   const page = await browser.newPage();
   const differingShare = await page.evaluate(
@@ -213,7 +218,7 @@ async function computeDifferingPixelShare(before, after) {
   return differingShare;
 }
 
-/** The timeline by keys alone, and the tables. */
+/** Checks the timeline with keys only, and the tables. */
 async function checkKeys(page) {
   const readText = (selector) => page.textContent(selector);
   for (let i = 0; i < 40; i++) {
@@ -245,7 +250,7 @@ async function checkKeys(page) {
   const rows = {};
   for (const details of await page.locator("details").all()) {
     await details.locator("summary").press("Enter");
-    // Its rows are made when it opens, a moment after the key.
+    // The rows are created when the table opens, shortly after the key press.
     await details.locator("tbody tr").first().waitFor({ state: "attached" });
     rows[await details.locator("summary").textContent()] = await details.locator("tbody tr").count();
   }
@@ -269,7 +274,7 @@ async function checkKeys(page) {
   );
 }
 
-/** Every control and figure has a name; headings are in order; nothing takes a place in the order of the focus by number. */
+/** Checks that every control and figure has a name, that headings are in order, and that no tabindex is positive. */
 async function checkNames(page) {
   const unnamedControls = await page.evaluate(() => {
     const hasName = (element) =>
@@ -299,7 +304,7 @@ async function checkNames(page) {
   expect(hidden === 0, `expected an aria-label on each canvas, received ${hidden} without one`);
 }
 
-/** Ranks' own traces: aligned, without what is no computing, and with those named that are missing. */
+/** Checks traces written by ranks. They are aligned, waits do not count as compute, and missing ranks are reported. */
 async function checkTraces(page) {
   const factsText = (await page.locator(".facts li").allTextContents()).join(" ");
   for (const fact of ["Measured: 2 ranks, 3.1 ms, 6 events.", "1 of 3 ranks wrote no trace."])
@@ -307,7 +312,7 @@ async function checkTraces(page) {
   expect((await page.locator("#memory").count()) === 1, "the page has no memory chart for traces with memory samples");
 }
 
-/** Pans the timeline at every frame, nearly all of it in sight, and measures frames; then drags it once. */
+/** Pans the timeline at every frame, with nearly all of it visible, and measures frames. Then drags it once. */
 async function checkPanning(page) {
   const timeline = page.locator("[role=application]");
   const label = await timeline.getAttribute("aria-label");
@@ -344,7 +349,7 @@ async function checkPanning(page) {
   expect((await page.textContent("output.window")) !== windowText, "a drag does not pan");
 }
 
-/** On a machine that has other work, frames wait for a core: there the page's own processor time counts. */
+/** Checks frame times. On a busy machine frames wait for a core, so the page's processor time is checked instead. */
 function expectFrames(median, processorMs) {
   const isHostBusy = loadavg()[0] > availableParallelism();
   const [metricName, ms] = isHostBusy ? ["processor time per frame", processorMs] : ["median frame", median];
@@ -355,7 +360,7 @@ function expectFrames(median, processorMs) {
   expect(ms <= MAX_FRAME_MS, `the ${metricName} is ${ms.toFixed(1)} ms, expected at most ${MAX_FRAME_MS} ms`);
 }
 
-/** In the page: a tenth of the width to one side or the other at each frame. */
+/** Runs in the page. Pans by a tenth of the width in one direction or the other at each frame. */
 function panInEveryFrame(timeline, milliseconds) {
   const output = document.querySelector("output.window");
   const frameTimes = [];

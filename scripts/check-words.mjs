@@ -1,5 +1,5 @@
-// Words that name no concept of the field do not come back, in code, comments, documents and messages: CONTRIBUTING's rule
-// on terms, as data. What happened is written down in decisions, changesets and results; those stay as they are.
+// Rejects words that are not terms of the field, in code, comments, documents and messages: CONTRIBUTING's rule on
+// terms, as data. Decisions, changesets and results are records of the past and are not checked.
 //
 //   node scripts/check-words.mjs [root]
 import { readdirSync, readFileSync } from "node:fs";
@@ -12,10 +12,13 @@ const TEXT_FILE_EXTENSIONS = [
   ...[".md", ".py", ".sh", ".txt"],
 ];
 const FOLDERS = ["packages", "apps", "benchmarks", "docs", "scripts"];
-/** Records of the past, and the files that hold the list itself. */
+/** Records of the past, and the files that contain the list itself. */
 const EXCLUDED_PATH_PATTERN = /^docs\/decisions\/|(^|\/)results\/|^scripts\/(test\/)?check-words|CHANGELOG\.md$/;
 
-/** `word`: as a pattern within a line; `instead`: the field's term; `allow`: the same word where it means something else. */
+/**
+ * `word`: a pattern within a line. `instead`: the field's term. `allow`: contexts in which the word has another
+ * meaning.
+ */
 const BANNED_WORDS = [
   { word: /\bsay(s|ing)?\b|\bsaid\b/, instead: "state, print, report or name" },
   { word: /\b(tells|telling|told)\b/, instead: "report, notify, distinguish or pass" },
@@ -46,10 +49,10 @@ const BANNED_WORDS = [
   { word: /\bgossip(s|ing)?\b|\bquarrel(s|ing)?\b|\bmailbox(es)?\b/, instead: "the protocol's own term" },
 ].map(({ word, ...rest }) => ({ word: new RegExp(word, "gi"), ...rest }));
 
-/** Lower case, with identifiers in pieces: `lonelyRank` holds the word "lonely". */
+/** Splits identifiers into words, so that `lonelyRank` contains the word "lonely". */
 const splitIdentifiers = (line) => line.replaceAll(/([a-z\d])([A-Z])/g, "$1 $2").replaceAll("_", " ");
 
-/** A sentence for each line below `root` with a word of the list. */
+/** Returns a sentence for each line below `root` with a word of the list. */
 export function checkWords(root) {
   const paths = [
     ...readdirSync(root).filter((name) => name.endsWith(".md")),

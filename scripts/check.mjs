@@ -1,5 +1,5 @@
-// Everything CI runs, in the order in which a fault is found soonest. Goes on after a fault where that finds more,
-// and sums up.
+// Runs all checks of CI, in the order that finds faults soonest. Continues after a fault if later checks can find more,
+// and prints a summary.
 import { spawnSync } from "node:child_process";
 
 const STEPS = [
@@ -24,7 +24,7 @@ for (const [name, command] of STEPS) {
   const start = performance.now();
   const { status } = spawnSync(command, { shell: true, stdio: "inherit" });
   results.push({ name, ok: status === 0, seconds: (performance.now() - start) / 1000 });
-  // Without a build the rest would only repeat the same fault.
+  // Without a build, the later steps would only repeat the same fault.
   if (name === "build" && status !== 0) break;
 }
 

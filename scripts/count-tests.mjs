@@ -1,6 +1,5 @@
-// Adds up the reports that the test runs left (vitest.config.ts): a line for each failure on stderr, and
-// `N passed, N failed` on stdout.
-// Exits 1 if a test or a whole file failed, or if no test passed at all.
+// Adds up the reports of the test runs (vitest.config.ts). Prints a line for each failure on stderr, and
+// `N passed, N failed` on stdout. Exits with code 1 if a test or a whole file failed, or if no test passed.
 //
 //   node scripts/count-tests.mjs [root]
 import { existsSync, readFileSync } from "node:fs";
@@ -8,7 +7,7 @@ import { join, relative, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { listPackages } from "./workspace.mjs";
 
-/** `{ passed, failed, failures }` over all reports below `root`: `failures` has a line for each test that failed. */
+/** Returns `{ passed, failed, failures }` over all reports below `root`. `failures` has a line for each failed test. */
 export function countTests(root) {
   const directories = [...listPackages(root).map((each) => each.path), "scripts", "build/doc-examples"];
   const reports = directories
@@ -24,7 +23,7 @@ export function countTests(root) {
   };
 }
 
-/** `path > test: message` for each failure in a file, with the first line of its message. */
+/** Returns `path > test: message` for each failure in a file, with the first line of its message. */
 function describeFailures({ name: path, status, message, assertionResults }, root) {
   const firstLine = (text) => text?.trim().split("\n")[0] || "no message";
   const file = relative(root, path);
@@ -33,10 +32,13 @@ function describeFailures({ name: path, status, message, assertionResults }, roo
   return failedTests.map((each) => `${file} > ${each.fullName}: ${firstLine(each.failureMessages[0])}`);
 }
 
-/** States of tests that were not to run. */
+/** Statuses of tests that were not meant to run. */
 const NOT_RUN_STATUSES = new Set(["pending", "skipped", "todo", "disabled"]);
 
-/** What was to run and did not pass: a worker that dies leaves tests without an outcome, a file that fails to load none. */
+/**
+ * Counts tests that did not pass although they were meant to run, and files that failed to load. A worker that dies
+ * leaves tests without an outcome. A file that fails to load has no tests.
+ */
 function countFailures({ numTotalTests, numPassedTests, numPendingTests, numTodoTests, testResults }) {
   const hasFailedToLoad = ({ status, assertionResults }) =>
     status === "failed" && !assertionResults.some((each) => each.status === "failed");

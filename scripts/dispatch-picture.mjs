@@ -1,4 +1,4 @@
-// Draws the picture of the READMEs: 32 documents of very unequal length over 4 ranks, before `dispatch` and after.
+// Draws the picture of the READMEs: 32 documents of very unequal lengths on 4 ranks, before and after `dispatch`.
 //
 //   node scripts/dispatch-picture.mjs [--check]
 import { readFileSync, writeFileSync } from "node:fs";
@@ -7,17 +7,17 @@ import { dispatch } from "@mosaic/backend-flex";
 import { masks } from "@mosaic/core";
 import { drawDispatch } from "@mosaic/planner";
 
-/** As in the README of backend-flex, which a test compares. */
+/** Document lengths in the README of backend-flex. A test compares them. */
 export const lengths = [
   9800, 310, 1220, 150, 640, 4100, 90, 2300, 480, 120, 7600, 210, 850, 330, 60, 1500, 270, 5200, 180, 400, 1100, 75,
   3100, 240, 560, 130, 13_900, 350, 700, 190, 1900, 7481,
 ];
 const ranks = 4;
 
-/** The committed picture. */
+/** Path of the committed picture. */
 export const file = fileURLToPath(new URL("../docs/images/dispatch.svg", import.meta.url));
 
-/** The picture as it is drawn now: the same bytes each time. */
+/** Draws the picture. Every call returns the same bytes. */
 export function draw() {
   const length = lengths.reduce((sum, each) => sum + each, 0);
   const mask = masks.documents(lengths, "causal");

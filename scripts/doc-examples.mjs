@@ -1,4 +1,4 @@
-// Turns the examples of the documents and doc comments into tests, one file an example, under build/doc-examples.
+// Turns the examples of the documents and doc comments into tests, one file per example, under build/doc-examples.
 //
 //   ```ts              run; every `// => value` and `// throws text` is asserted
 //   ```ts ranks=4      run under `mosaic-run` by four ranks
@@ -24,7 +24,7 @@ export function parseBlocks(markdown) {
   return blocks;
 }
 
-/** The ```ts blocks of the doc comments of a TypeScript source; all other lines count as blank. */
+/** Returns the ```ts blocks of the doc comments of a TypeScript source. All other lines are treated as blank. */
 export function parseCommentBlocks(source) {
   const comments = source.replace(/\/\*\*[\s\S]*?\*\/|[^\n]/g, (part) =>
     part.startsWith("/**") ? part.replace(/^[ \t]*\/?\*+\/? ?/gm, "") : "",
@@ -32,7 +32,7 @@ export function parseCommentBlocks(source) {
   return parseBlocks(comments);
 }
 
-/** The code with its `// => value` and `// throws text` comments turned into assertions, line for line. */
+/** Returns the code with its `// => value` and `// throws text` comments turned into assertions, line for line. */
 export function instrument(code) {
   const lines = code.split("\n");
   for (const [i, line] of lines.entries()) {
@@ -49,7 +49,10 @@ export function instrument(code) {
   return lines.join("\n");
 }
 
-/** A statement begins after a line that ends one, or that opens a block, once its brackets balance. */
+/**
+ * Returns the first line of a statement. It follows a line that ends a statement or opens a block, and its brackets
+ * balance.
+ */
 function findStatementStart(lines, end) {
   for (let start = end; start > 0; start--) {
     const text = lines.slice(start, end + 1).join("\n");
@@ -73,7 +76,7 @@ function createAssertion(statement, kind, expected) {
   return `__value(${logMatch ? logMatch[1] : expression}, ${expectedText});`;
 }
 
-/** Writes the tests of all examples below `root` into `out`; returns how many examples there are. */
+/** Writes the tests of all examples below `root` to `out`. Returns the number of examples. */
 export function generateTests(root, out) {
   rmSync(out, { recursive: true, force: true });
   let count = 0;
@@ -89,7 +92,7 @@ export function generateTests(root, out) {
   return count;
 }
 
-/** What becomes one test file: the documents, and each package. */
+/** Returns the sources of each test file. The documents have one, and each package has one. */
 function groupExamples(root) {
   const docs = listFiles(join(root, "docs"), [".md"]).map((path) => `docs/${path}`);
   const packages = listPackages(root).filter((each) => !each.isProgram);

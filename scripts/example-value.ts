@@ -4,11 +4,11 @@ import { fileURLToPath } from "node:url";
 import { inspect } from "node:util";
 
 /**
- * Asserts that `actual` is what `// => expected` promises, and returns it.
+ * Asserts that `actual` matches `// => expected`, and returns it.
  *
  * `expected` is a JavaScript literal, as the console would print it: `3`, `[1, 2]`, `{ dp: 2 }`, `Float32Array [1, 2]`,
  * `-Infinity`, `"ring"`. Numbers agree to 1e-6 (relative above 1). A list may end in `…` to show only its beginning.
- * What is no literal is compared with the printed value as text.
+ * Other text is compared with the printed value.
  */
 export function expectValue<T>(actual: T, expected: string): T {
   if (!matchesExample(actual, expected.trim()))
@@ -27,7 +27,7 @@ export async function expectThrown(run: () => unknown, expected: string): Promis
   if (!errorText.includes(expected)) throw new Error(`expected an error with "${expected}", received ${errorText}`);
 }
 
-/** Runs a generated example under `mosaic-run`, as its reader would. */
+/** Runs a generated example under `mosaic-run`, as a reader would. */
 export function launch(ranks: number, url: string): void {
   const cli = fileURLToPath(new URL("../packages/launcher/dist/cli.js", import.meta.url));
   const file = fileURLToPath(url);
@@ -74,7 +74,7 @@ function areEqualValues(actual: unknown, expected: unknown): boolean {
   );
 }
 
-/** Typed arrays, maps and sets as the arrays that show them. */
+/** Converts typed arrays, maps and sets to plain arrays. */
 function toPlainArrays(value: unknown): unknown {
   if (ArrayBuffer.isView(value) && !(value instanceof DataView))
     return Array.from(value as unknown as Iterable<unknown>);

@@ -1,7 +1,8 @@
 #!/bin/bash
-# Runs a command on a machine of COUNT hosts, which are network namespaces n0, n1, … on a bridge: each has its own eth0 (10.77.0.10, .11, …;
-# the bridge's end of its cable is v0, v1, …), loopback and, by `ip netns exec`, /sys. As root, in namespaces of its own, so that nothing
-# remains on the machine; what the command leaves running on the hosts is killed.
+# Runs a command on a machine with COUNT hosts. Hosts are network namespaces n0, n1, … on a bridge. Each has its own
+# eth0 (10.77.0.10, .11, …; the bridge's end of its cable is v0, v1, …), its own loopback and, with `ip netns exec`, its
+# own /sys. Requires root. Everything is in separate namespaces, so that nothing remains on the machine. Processes that
+# the command leaves running on the hosts are killed.
 #
 #   bash scripts/hosts.sh COUNT COMMAND…
 set -euo pipefail

@@ -11,8 +11,8 @@ const IMPORT_STATEMENT_PATTERN = new RegExp(
 const IMPORT_CALL_PATTERN = /\b(?:import|require(?:\.resolve)?)\s*\(\s*["']([^"'\n]+)["']/g;
 
 /**
- * What `source` imports, statically, dynamically or in a type: `{ specifier, typeOnly }`, each specifier once, in order.
- * Comments and template literals are skipped, so that an example or a fixture is no import.
+ * Returns the imports of `source`, static, dynamic or in a type: `{ specifier, typeOnly }`, each specifier once, in
+ * order. Comments and template literals are skipped, so that imports in examples and fixtures do not count.
  */
 export function parseImports(source) {
   const code = source.replace(STRING_OR_COMMENT_PATTERN, (_, string) => string ?? "");
@@ -33,14 +33,14 @@ export function parseImports(source) {
   return Array.from(isTypeOnlyBySpecifier, ([specifier, isTypeOnly]) => ({ specifier, typeOnly: isTypeOnly }));
 }
 
-/** `{ type A, type B }`, which a compiler drops as a whole. */
+/** Whether all names are types, as in `{ type A, type B }`. A compiler removes such an import. */
 function areTypesOnly(names) {
   return names?.startsWith("{") === true && /^\{(\s*type\s[^,}]+,?)+\s*\}$/.test(names);
 }
 
 /**
- * The cycles of a graph given as `Map<node, node[]>`: every strongly connected component of more than one node, and
- * every node that points to itself, as a path that returns to its start. (Tarjan, SIAM J. Comput. 1972.)
+ * Returns the cycles of a graph given as `Map<node, node[]>`: every strongly connected component of more than one node,
+ * and every node that points to itself, as a path that returns to its start. (Tarjan, SIAM J. Comput. 1972.)
  */
 export function findCycles(graph) {
   const index = new Map();
@@ -66,7 +66,7 @@ export function findCycles(graph) {
   return cycles;
 }
 
-/** A shortest path from `start` through `component` back to `start`, or undefined. */
+/** Returns a shortest path from `start` through `component` back to `start`, or undefined. */
 function findPathBack(graph, start, component) {
   const queue = [[start]];
   const visited = new Set();

@@ -1,7 +1,7 @@
 // Writes the C++ declarations of the kernel schema: packages/core/src/kernels/schema.ts → packages/runtime/include/mosaic.
 //
 //   node scripts/kernel-headers.mjs            writes them
-//   node scripts/kernel-headers.mjs --check    fails if they are not what the schema states
+//   node scripts/kernel-headers.mjs --check    fails if they do not match the schema
 import { readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
@@ -22,7 +22,7 @@ const LIST_TYPES = {
 
 const capitalize = (name) => name[0].toUpperCase() + name.slice(1);
 
-/** Text by file name, of `{ kernelSchema, kernelStructures, kernelEnumerations }`. */
+/** Returns the text of each header by file name, from `{ kernelSchema, kernelStructures, kernelEnumerations }`. */
 export function formatKernelHeaders(schema) {
   return { "kernel_enums.h": formatEnumsHeader(schema), "kernel_arguments.h": formatArgumentsHeader(schema) };
 }
@@ -82,7 +82,7 @@ ${rows.join(" \\\n")}
 `;
 }
 
-/** The structures that fields are, or hold, each after those that it holds. */
+/** Returns the structures in fields, including nested ones. Each comes after the structures that it contains. */
 function collectStructures(fields, structures) {
   return fields.flatMap(({ struct }) => (struct ? [...collectStructures(structures[struct], structures), struct] : []));
 }
@@ -109,7 +109,7 @@ function formatDeclaration(field) {
   return `${field.enum ?? SCALAR_TYPES[field.scalar] ?? LIST_TYPES[field.list]} ${name};${note}`;
 }
 
-/** Attention's operands have three or four axes; others may have any number. */
+/** Returns the C++ type of an operand. Operands of attention have three or four axes, others may have any number. */
 function tensorType({ shape = "", optional }) {
   if (optional) return "OptionalView";
   return /^\[\w+(,\w+){2,3}\]$/.test(shape) ? "TensorView" : "View";
@@ -123,7 +123,7 @@ function describeUsage({ tensor, shape, dtype, updatedIf, optional }) {
     .join(", ");
 }
 
-/** Names of the headers below `root` that are not what the schema states. */
+/** Returns the headers below `root` that do not match the schema. */
 export async function findStaleHeaders(root = ROOT) {
   const schema = await tsImport("../packages/core/src/kernels/schema.ts", import.meta.url);
   const headers = Object.entries(formatKernelHeaders(schema)).map(([name, text]) => ({

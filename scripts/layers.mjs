@@ -1,9 +1,9 @@
-// Who may import whom, as data. `docs/decisions/0005-layers.md` states why.
+// Which packages may import which, as data. `docs/decisions/0005-layers.md` gives the reasons.
 
 /**
- * Bottom up. A package may import packages of lower layers only: never upward, never sideways.
- * Above them all stand the private programs: `apps/*` and the benchmarks.
- * A pattern is a directory of `packages/`; `*` stands for any ending.
+ * Layers, bottom up. A package may import packages of lower layers only: never upward, never sideways. The private
+ * programs (`apps/*` and the benchmarks) are above all layers. A pattern is a directory of `packages/`, in which `*`
+ * matches any ending.
  */
 export const LAYERS = [
   ["core"],
@@ -14,21 +14,27 @@ export const LAYERS = [
   ["attention"],
 ];
 
-/** Beside the layers: the suites import core and runtime, launcher and create import nothing; only tests and programs import either. */
+/**
+ * Packages outside the layers, with their allowed imports: core and runtime for the suites, none for launcher and
+ * create. Only tests and programs may import these packages.
+ */
 export const INDEPENDENT_PACKAGES = { conformance: ["core", "runtime"], create: [], launcher: [] };
 
-/** Independent packages that the umbrella may import: it offers the suites under a subpath, and its doctor uses the job's store. */
+/**
+ * Independent packages that the umbrella may import. It exports the suites under a subpath, and its doctor uses the
+ * job's store.
+ */
 export const RE_EXPORTED_PACKAGES = { attention: ["conformance", "launcher"] };
 
-/** The directory of `apps/` that holds what programs share: all of them may import it. */
+/** Directory of `apps/` with the code that programs share. All programs may import it. */
 export const SHARED_PROGRAM_DIRECTORY = "program";
 
-/** Packages that another one starts as a process: it depends on them, and imports nothing of theirs. */
+/** Packages that another package starts as a process. It depends on them, but imports nothing from them. */
 export const PROCESS_DEPENDENCIES = { runtime: ["launcher"] };
 
 /**
- * Interfaces that refer to each other: a device makes tensors, a tensor lies on a device. Among the files of one
- * cycle, and only there, type-only imports may go round; imports of values never.
+ * Interfaces that refer to each other: a device creates tensors, a tensor has a device. Type-only imports may be cyclic
+ * among the files of one entry, and only there. Imports of values may never be cyclic.
  */
 export const TYPE_CYCLES = {
   core: [
@@ -38,7 +44,7 @@ export const TYPE_CYCLES = {
   ],
 };
 
-/** The layer of a package directory's name, or undefined if it has none. */
+/** Returns the layer of a package directory's name, or undefined if it has none. */
 export function findLayer(name) {
   const layer = LAYERS.findIndex((patterns) => patterns.some((pattern) => matches(pattern, name)));
   return layer < 0 ? undefined : layer;

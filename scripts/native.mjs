@@ -1,9 +1,9 @@
-// Builds the native half of the package in the current directory: CMakeLists.txt → prebuilds/<platform>-<arch>/*.node.
-// Reports nothing unless something is wrong; `--verbose` shows the compiler's output.
+// Builds the native code of the package in the current directory: CMakeLists.txt → prebuilds/<platform>-<arch>/*.node.
+// Prints nothing unless something is wrong. `--verbose` shows the compiler's output.
 //
-//   --target linux-arm64              cross-compiles, by scripts/toolchains/linux-arm64.cmake
+//   --target linux-arm64              cross-compiles, with scripts/toolchains/linux-arm64.cmake
 //   --sanitize address,undefined      or thread: addons go to build-cmake/address,undefined/prebuilds
-//   --cmake-target <name>             builds that instead of the addons
+//   --cmake-target <name>             builds that target instead of the addons
 import { spawnSync } from "node:child_process";
 import { availableParallelism } from "node:os";
 import { fileURLToPath } from "node:url";
@@ -19,7 +19,7 @@ const options = {
 const { verbose, target, sanitize, "cmake-target": cmakeTarget } = parseArgs({ options }).values;
 const toolchain = target && fileURLToPath(new URL(`toolchains/${target}.cmake`, import.meta.url));
 const compiler = target ? "aarch64-linux-gnu-g++" : (process.env.CXX ?? "c++");
-// Each variant has a build directory of its own.
+// Each variant has its own build directory.
 const directory = ["build-cmake", target, sanitize].filter(Boolean).join("/");
 
 function run(command, args) {
@@ -27,7 +27,7 @@ function run(command, args) {
   if (verbose || status !== 0) process.stdout.write(`${stdout ?? ""}${stderr ?? ""}`);
   // A warning is not an error, but it is printed.
   else if (/\bwarning:/.test(stderr)) process.stdout.write(stderr);
-  // What a build leaves out, it reports in a line of its own.
+  // A build prints a note for each part that it omits.
   else for (const [note] of stderr.matchAll(/^note: .*$/gm)) console.log(note);
   if (status !== 0) process.exit(status || 1);
 }

@@ -1,6 +1,6 @@
-// Writes the tables of options in the READMEs of packages. A declaration (`defineOptions` of core) is the source: names, what is
-// accepted and defaults are its own, the meaning is the comment above each name. A default that a comment states must be the one
-// that is declared.
+// Writes the tables of options in the READMEs of packages. Names, accepted values and defaults come from a declaration
+// (`defineOptions` of core), and the meaning from the comment above each name. A default in a comment must be equal to
+// the declared one.
 //
 //   node scripts/options-tables.mjs [--check]
 import { mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -12,7 +12,7 @@ import { listFiles } from "./workspace.mjs";
 const START_MARKER = "<!-- options: node scripts/options-tables.mjs -->";
 const END_MARKER = "<!-- /options -->";
 
-/** Comments of options by name, for each declaration of a source. */
+/** Returns the comments of options by name, for each declaration of a source. */
 export function parseComments(source) {
   const declarations = [...source.matchAll(/^(?:export )?const (\w+)(?: = defineOptions\("([^"]+)", \{| = \{)$/gm)];
   return new Map(
@@ -34,7 +34,7 @@ const formatValue = (value) =>
       ? `"${value}"`
       : String(value);
 
-/** A row for each option, and what is wrong with its comment. */
+/** Returns a table with a row for each option, and the faults of its comments. */
 export function createTable({ name, fields }, comments) {
   const faults = [];
   const rows = Object.entries(fields).map(([option, { expected, presence, default: declaredDefault }]) => {
@@ -60,7 +60,7 @@ export function createTable({ name, fields }, comments) {
   return { text: `**${name}**\n\n${head}\n${rows.map((row) => `| ${row} |`).join("\n")}\n`, faults };
 }
 
-/** "1e-5" and 0.00001 are the same number. */
+/** Whether a stated default is the declared one. Numbers are compared by value, so "1e-5" and 0.00001 are equal. */
 function isSameDefault(statedDefault, declaredDefault) {
   return (
     statedDefault === formatValue(declaredDefault) ||
@@ -68,7 +68,7 @@ function isSameDefault(statedDefault, declaredDefault) {
   );
 }
 
-/** The declarations of a package that are exported from its sources, with their comments. */
+/** Returns the declarations that the sources of a package export, with their comments. */
 async function parseDeclarations(directory) {
   const sources = listFiles(join(directory, "src"), [".ts"])
     .map((path) => join(directory, "src", path))
@@ -101,13 +101,16 @@ async function parseDeclarations(directory) {
   }
 }
 
-/** An option of another package, wherever it is taken over: declarations share options by spreading their fields. */
+/**
+ * Returns a key of an option that is the same in every declaration that contains it. Declarations share options by
+ * spreading their fields.
+ */
 const optionKey = (name, { expected, presence, default: declaredDefault }) =>
   [name, expected, presence, formatValue(declaredDefault)].join(" ");
 
 const isDeclaration = ([, value]) => typeof value?.parse === "function" && typeof value.fields === "object";
 
-/** Notes the comments of a package's options. */
+/** Adds the comments of a package's options to `knownComments`. */
 function collectComments(declarations, knownComments) {
   for (const { module, comments } of declarations) {
     for (const [constant, { fields }] of Object.entries(module).filter(isDeclaration)) {
@@ -118,7 +121,10 @@ function collectComments(declarations, knownComments) {
   }
 }
 
-/** The section of a package's README, and what is wrong with its declarations; `knownComments` are comments of other packages' options. */
+/**
+ * Returns the section of a package's README, and the faults of its declarations. `knownComments` are comments of other
+ * packages' options.
+ */
 export function createSection(declarations, knownComments) {
   const tables = declarations.flatMap(({ module, comments }) => {
     const fileComments = new Map([...comments.values()].flatMap((each) => [...each]));
@@ -141,12 +147,12 @@ export function createSection(declarations, knownComments) {
   return { text: tables.map(({ text }) => text).join("\n"), faults: tables.flatMap(({ faults }) => faults) };
 }
 
-/** Writes the tables of all packages, or compares them only; what is wrong with declarations and READMEs. */
+/** Writes the tables of all packages, or only compares them. Returns the faults of declarations and READMEs. */
 export async function updateTables(root, { isCheck = false } = {}) {
   const faults = [];
   const knownComments = new Map();
   const names = readdirSync(join(root, "packages")).filter((name) => name !== "core");
-  // The others take over options of core.
+  // Core is first, because the other packages include its options.
   const packages = ["core", ...names].map((name) => join(root, "packages", name));
   for (const directory of packages) {
     const path = join(directory, "README.md");

@@ -1,4 +1,4 @@
-// Packs every publishable package into build/packages, to be installed elsewhere while none is on npm:
+// Packs every publishable package into build/packages, for installation elsewhere while none is on npm:
 //
 //   npm run pack
 //   npm install <this directory>/build/packages/*.tgz        (in another project)
@@ -8,7 +8,9 @@ import { join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { listPackages } from "./workspace.mjs";
 
-/** Packs the packages below `root`, as they were built, into `destination`, which is emptied first; returns the paths of the archives. */
+/**
+ * Packs the built packages below `root` into `destination`, which is emptied first. Returns the paths of the archives.
+ */
 export function packAll(root, destination = join(root, "build/packages")) {
   rmSync(destination, { recursive: true, force: true });
   mkdirSync(destination, { recursive: true });

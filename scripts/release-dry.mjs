@@ -1,6 +1,7 @@
-// A release without publishing: builds and checks every package as it would be published, publishes all of them to a registry on
-// this machine alone, and installs them in empty folders, without a compiler, by npm, pnpm and yarn, under every Node that is
-// supported. What it finds is in build/release/report.md, which git ignores. The folders are temporary, and kept after a fault.
+// Tests a release without publishing it. Builds and checks every package as it would be published, publishes all of
+// them to a registry on this machine only, and installs them in empty folders, without a compiler, with npm, pnpm and
+// yarn, under every supported Node.js. The results are in build/release/report.md, which git ignores. The folders are
+// temporary, and are kept after a fault.
 //
 //   npm run release:dry [-- --nodes 20,22 --managers npm --no-build --no-templates]
 import { mkdirSync, mkdtempSync, realpathSync, rmSync, writeFileSync } from "node:fs";
@@ -29,7 +30,8 @@ const versions = NODE_VERSIONS.filter((version) => values.nodes.split(",").inclu
 const managers = values.managers.split(",");
 const statusBefore = run("git", ["status", "--porcelain"], { cwd: root });
 const faults = [];
-// Outside of the repository: Node looks for packages in every directory above a program, too, and would find those of the work tree.
+// Projects are outside of the repository, because Node.js also searches every parent directory of a program for
+// packages and would find those of the work tree.
 const projectsDirectory = mkdtempSync(join(realpathSync(tmpdir()), "mosaic-release-"));
 
 function printHeading(text) {
@@ -100,7 +102,7 @@ try {
 }
 const isTreeChanged = run("git", ["status", "--porcelain"], { cwd: root }) !== statusBefore;
 if (isTreeChanged) faults.push("the working tree was modified");
-// What may be published: scripts/release-publish.mjs.
+// The packages that scripts/release-publish.mjs may publish.
 const packageListPath = join(outputDirectory, "packages.json");
 rmSync(packageListPath, { force: true });
 if (faults.length === 0) {

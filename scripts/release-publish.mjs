@@ -1,5 +1,5 @@
-// Publishes the packages that a dry release has staged and found right, with provenance: for the release workflow alone. Versions
-// that the registry has already are left out, so that it can be run again.
+// Publishes the packages that a dry release has staged without faults, with provenance. Only for the release workflow.
+// Versions that the registry already has are skipped, so that the script can be run again.
 //
 //   npm run release:publish        (after npm run release:dry)
 import { existsSync, readFileSync } from "node:fs";

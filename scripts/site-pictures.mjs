@@ -1,4 +1,4 @@
-// Draws the pictures of the documents, by the planner, from the code of the backends.
+// Draws the pictures of the documents with the planner, from the code of the backends.
 //
 //   node scripts/site-pictures.mjs [--check]     (after a build)
 import { readFileSync, writeFileSync } from "node:fs";
@@ -11,7 +11,7 @@ import { drawMask, predict, profiles, record, tileMapSvg, timelineSvg } from "@m
 const ATTENTION_OPTIONS = { tokens: 65_536, numHeads: 8, headDim: 128, mask: masks.causal(), placement: zigzag() };
 const SUBTITLE = "65 536 tokens, causal mask, zigzag placement, 4 ranks";
 
-/** The pictures by the name of their file; each function draws the same bytes at every call. */
+/** Functions that draw the pictures, by file name. Each draws the same bytes at every call. */
 export const PICTURES = {
   "mask.svg": () =>
     drawMask(masks.documents([600, 300, 100], masks.slidingWindow(256)), {
@@ -39,7 +39,7 @@ export const PICTURES = {
     }),
 };
 
-/** Where a picture is committed. */
+/** Returns the path of a committed picture. */
 export const picturePath = (name) => fileURLToPath(new URL(`../docs/images/${name}`, import.meta.url));
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {

@@ -2,7 +2,7 @@
 //
 //   node scripts/turbo.mjs [--quiet] <task>… [turbo options]
 //
-// --quiet   print only failing tasks, and to stderr: what the program started next prints is then alone on stdout.
+// --quiet   prints only failing tasks, to stderr, so that stdout has only the output of the program started next.
 import { spawn, spawnSync } from "node:child_process";
 import { createRequire } from "node:module";
 
@@ -10,7 +10,10 @@ const args = process.argv.slice(2);
 const isQuiet = args[0] === "--quiet";
 if (isQuiet) args.shift();
 
-/** Turbo hashes sources, not compilers: a new compiler must rebuild the addons all the same. */
+/**
+ * Returns the versions of the native toolchain. Turbo hashes sources only, but a new compiler must rebuild the addons
+ * too.
+ */
 function describeNativeToolchain() {
   const readVersion = (command, ...options) => spawnSync(command, options, { encoding: "utf8" }).stdout?.trim() ?? "";
   const compilerVersions = [process.env.CXX ?? "c++", "cmake", "nvcc"].map((command) =>

@@ -12,7 +12,7 @@ const GENERATED_DIRECTORIES = new Set([
   "generated",
 ]);
 
-/** Every workspace below `root`: `{ name, directory, dir, manifest, isProgram }`. */
+/** Returns every workspace below `root`: `{ name, path, directory, dir, manifest, isProgram }`. */
 export function listPackages(root) {
   const listChildren = (parent) =>
     existsSync(join(root, parent)) ? readdirSync(join(root, parent)).map((name) => `${parent}/${name}`) : [];
@@ -28,7 +28,9 @@ export function listPackages(root) {
     .map((one) => ({ ...one, name: one.manifest.name }));
 }
 
-/** Paths, relative to `dir`, of the hand-written files below it whose name ends with one of `extensions`. */
+/**
+ * Returns the paths, relative to `dir`, of the hand-written files below it whose name ends with one of `extensions`.
+ */
 export function listFiles(dir, extensions) {
   const filePaths = [];
   const walk = (directory) => {

@@ -2,7 +2,10 @@ import { spawnSync } from "node:child_process";
 import { mkdirSync } from "node:fs";
 import { dirname } from "node:path";
 
-/** The same contents make the same bytes, on any machine at any time: sorted, owner 0, one timestamp. */
+/**
+ * Options for a reproducible archive (sorted, owner 0, fixed timestamp). The same contents give the same bytes on any
+ * machine.
+ */
 const REPRODUCIBLE_TAR_OPTIONS = [
   "--sort=name",
   "--mtime=@1000000000",
@@ -12,7 +15,10 @@ const REPRODUCIBLE_TAR_OPTIONS = [
   "--format=gnu",
 ];
 
-/** Packs the directory `name` of `parent` into the gzipped tar `out`. gzip, for a bare machine may lack the rest. */
+/**
+ * Packs the directory `name` of `parent` into the gzipped tar `out`. The format is gzip, because a bare machine may
+ * lack other ones.
+ */
 export function archive(parent, name, out) {
   mkdirSync(dirname(out), { recursive: true });
   const args = [

@@ -1,11 +1,11 @@
 import { cpSync, existsSync, readFileSync } from "node:fs";
 import { join } from "node:path";
 
-/** Vite loads it only to transform CSS. */
+/** Modules that are not needed: Vite loads lightningcss only to transform CSS. */
 const UNUSED_MODULES = new Set(["lightningcss"]);
 const EXCLUDED_FILE_PATTERN = /\.(map|d\.[cm]?ts|md)$/;
 
-/** Directories below node_modules of the named packages and all they need, as the lock file has it. */
+/** Returns the directories below node_modules of the named packages and all their dependencies in the lock file. */
 export function collectModules(root, names) {
   const lock = JSON.parse(readFileSync(join(root, "package-lock.json"), "utf8")).packages;
   const modulePaths = new Set();
@@ -24,7 +24,7 @@ export function collectModules(root, names) {
 
 const isOptionalPeer = ({ peerDependenciesMeta }, name) => peerDependenciesMeta?.[name]?.optional === true;
 
-/** As Node looks for it: in the node_modules of the package at `from`, then in those of the packages around it. */
+/** Resolves a name as Node.js does: in the node_modules of the importing package, then in those of its parents. */
 function resolve(lock, importerPath, name) {
   for (
     let ancestorPath = importerPath;
@@ -37,7 +37,9 @@ function resolve(lock, importerPath, name) {
   }
 }
 
-/** Copies those directories, each without the packages inside it, which are directories of their own here. */
+/**
+ * Copies those directories without their nested node_modules. Nested packages that are needed are listed themselves.
+ */
 export function stageModules(root, directory, modules) {
   for (const path of modules) {
     const nestedModules = join(root, path, "node_modules");

@@ -1,11 +1,11 @@
 #!/bin/sh
-# Runs Mosaic from this directory. Of the host it needs Linux, glibc 2.28 or newer, and /bin/sh.
+# Runs Mosaic from this directory. Requires Linux, glibc 2.28 or newer, and /bin/sh on the host.
 case $0 in
 */*) here=$(cd "${0%/*}" && pwd -P) ;;
 *) here=$(pwd -P) ;;
 esac
 export PATH="$here/runtime/bin:$PATH"
-# C++ libraries of the host, if it has them: drivers and tools want those.
+# The C++ libraries of the host take precedence if it has them, because drivers and tools need them.
 if ! "$here/runtime/bin/node" --version >/dev/null 2>&1; then
   export LD_LIBRARY_PATH="$here/runtime/lib${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}"
 fi

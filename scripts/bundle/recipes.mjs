@@ -3,13 +3,13 @@ import { existsSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSy
 import { tmpdir } from "node:os";
 import { dirname, join, resolve } from "node:path";
 
-/** What nvcc made. */
+/** Output files of nvcc. */
 const IMAGE_PATTERN = /@root@[\w./-]+\.fatbin/g;
 
 /**
- * Writes `native-recipe.json` into each package with native code: the commands that CMake would run, so that a compiler alone
- * can build the addons again where these do not load. Machine code for GPUs does not depend on the host; where in the addon it
- * lies is part of the recipe. Returns what to report about it.
+ * Writes `native-recipe.json` into each package with native code. It has the commands that CMake would run, so that the
+ * addons can be rebuilt with only a compiler where they do not load. GPU machine code does not depend on the host, so
+ * the recipe gives its position in the addon. Returns notes to print.
  */
 export function stageRecipes(root, directory, packages) {
   const nativePackages = packages.filter(({ dir }) => existsSync(join(dir, "CMakeLists.txt")));
@@ -25,7 +25,7 @@ export function stageRecipes(root, directory, packages) {
   });
 }
 
-/** Where the addons of the package at `path` hold that image: `{ image, addon, offset, length }`. */
+/** Returns the position of an image in the addons of the package at `path`: `{ image, addon, offset, length }`. */
 function locateImage(root, path, image) {
   const file = join(root, image.slice("@root@/".length));
   const prebuilds = join(root, path, "prebuilds");
@@ -38,7 +38,10 @@ function locateImage(root, path, image) {
   return undefined;
 }
 
-/** What compiles and links the package at `path`, in order: `{ directory, command }`, with @root@ and @cxx@ to be filled in. */
+/**
+ * Returns the commands that compile and link the package at `path`, in order: `{ directory, command }`, with the
+ * placeholders @root@ and @cxx@.
+ */
 export function createRecipe(root, path) {
   const build = mkdtempSync(join(tmpdir(), "mosaic-recipe-"));
   try {
@@ -69,7 +72,10 @@ function configure(source, build) {
   if (status !== 0) throw new Error(`cmake could not configure ${source}:\n${stderr}`);
 }
 
-/** Compiling is in the list that CMake exports; linking in a script for each target. Programs are left out: they are tests. */
+/**
+ * Returns the build commands. Compile commands are in the list that CMake exports, link commands in a script per
+ * target. Programs are omitted, because they are tests.
+ */
 function createSteps(build) {
   const linkCommands = readdirSync(build, { recursive: true })
     .filter((path) => path.endsWith("/link.txt"))
@@ -78,7 +84,7 @@ function createSteps(build) {
       commands: readFileSync(join(build, path), "utf8").trim().split("\n"),
     }))
     .filter(({ commands }) => isArchive(commands) || / -o \S+\.(node|so)\b/.test(commands[0]))
-    // Archives are linked into the others; else by place.
+    // Archives come first, because the other targets link them. Targets are then sorted by command.
     .sort((a, b) => isArchive(b.commands) - isArchive(a.commands) || (a.commands[0] < b.commands[0] ? -1 : 1))
     .flatMap(({ directory, commands }) => commands.map((command) => ({ directory, command })));
   const neededObjects = new Set(

@@ -2,17 +2,20 @@ import { spawnSync } from "node:child_process";
 import { chmodSync, copyFileSync, mkdirSync, realpathSync } from "node:fs";
 import { join } from "node:path";
 
-/** What Node links and a bare machine may lack; glibc every machine has its own. */
+/**
+ * Libraries that Node.js links and that a bare machine may lack. glibc is not included, because every machine has its
+ * own.
+ */
 const LIBRARY_PATTERN = /^\s*(libstdc\+\+\.so\.6|libgcc_s\.so\.1) => (\S+)/gm;
 
-/** This Node, without symbols, and its C++ libraries for where there are none. */
+/** Copies this Node.js without symbols, and its C++ libraries for machines without them. */
 export function stageRuntime(directory) {
   const [bin, lib] = [join(directory, "runtime/bin"), join(directory, "runtime/lib")];
   for (const directoryPath of [bin, lib]) mkdirSync(directoryPath, { recursive: true });
   const node = join(bin, "node");
   copyFileSync(realpathSync(process.execPath), node);
   chmodSync(node, 0o755);
-  // Larger by a tenth where there is no strip.
+  // Without strip, the file is a tenth larger.
   spawnSync("strip", [node]);
   const libraries = spawnSync("ldd", [node], { encoding: "utf8" }).stdout ?? "";
   for (const [, name, path] of libraries.matchAll(LIBRARY_PATTERN)) copyFileSync(realpathSync(path), join(lib, name));

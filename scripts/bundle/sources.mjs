@@ -15,7 +15,10 @@ const TOP_LEVEL_FILES = [
   "scripts",
 ];
 
-/** Paths of what people wrote, as git lists it: of the packages, and what they share, but for pictures that browsers are compared with. */
+/**
+ * Returns the paths of source files that git lists, of the packages and of what they share, except for the reference
+ * screenshots of browser tests.
+ */
 export function listSources(root, packages) {
   const paths = [...TOP_LEVEL_FILES, ...packages.map(({ path }) => path)];
   const gitArguments = ["ls-files", "-z", "--cached", "--others", "--exclude-standard", "--", ...paths];
@@ -25,7 +28,7 @@ export function listSources(root, packages) {
     maxBuffer: 1 << 26,
   });
   if (status !== 0) throw new Error(`git ls-files failed: ${stderr}`);
-  // What was removed and not committed yet is still listed.
+  // git still lists files whose removal is not committed.
   return [...new Set(stdout.split("\0"))].filter(
     (path) => path !== "" && !path.endsWith(".png") && existsSync(join(root, path)),
   );

@@ -6,11 +6,11 @@ import { stageRecipes } from "./recipes.mjs";
 import { stageRuntime } from "./runtime.mjs";
 import { listSources } from "./sources.mjs";
 
-/** Programs that a bare machine is to run; the others need data or pictures. */
+/** Programs for a bare machine. The other programs need data or pictures. */
 const PROGRAMS = ["apps/program", "apps/quickstart", "benchmarks"];
-/** What a build leaves in a package. */
+/** Directories of a package that a build creates. */
 const BUILD_OUTPUTS = ["dist", "prebuilds", "build-emulated"];
-/** What tests and scripts need besides the packages themselves. */
+/** Modules that tests and scripts need besides the packages. */
 const TOOLS = [
   "vitest",
   "esbuild",
@@ -22,7 +22,10 @@ const TOOLS = [
   "@huggingface/tokenizers",
 ];
 
-/** Lays out the archive's contents in `directory`, as in this repository so that everything works as it does here. */
+/**
+ * Writes the archive's contents to `directory`, with the layout of this repository, so that everything works in the
+ * same way.
+ */
 export function stage(root, directory) {
   const packages = listPackages(root).filter(({ path, isProgram }) => !isProgram || PROGRAMS.includes(path));
   const unbuiltPackages = packages.filter(({ dir }) => !existsSync(join(dir, "dist")));
@@ -47,7 +50,7 @@ function copy(root, directory, path) {
   cpSync(join(root, path), join(directory, path), { recursive: true });
 }
 
-/** Source maps are as large as all the rest, and the sources are there. */
+/** Copies a build output without source maps, which are as large as all other files. The sources are in the archive. */
 function copyBuildOutput(root, directory, path) {
   rmSync(join(directory, path), { recursive: true, force: true });
   cpSync(join(root, path), join(directory, path), {
@@ -56,7 +59,7 @@ function copyBuildOutput(root, directory, path) {
   });
 }
 
-/** As npm links workspaces. */
+/** Links a package as npm links workspaces. */
 function link(directory, path, name) {
   const linkPath = join(directory, "node_modules", name);
   mkdirSync(dirname(linkPath), { recursive: true });

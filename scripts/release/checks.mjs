@@ -1,5 +1,5 @@
-// What must hold for a package before it is published, besides what scripts/check-packages.mjs finds: what its tarball holds and
-// weighs, what its addons demand of a host, under which licence it stands, and how its types resolve.
+// Checks a package before it is published, in addition to scripts/check-packages.mjs: contents and size of its tarball,
+// host requirements of its addons, its licence, and the resolution of its types.
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { publint } from "publint";
@@ -7,7 +7,9 @@ import { formatMessage } from "publint/utils";
 import { findPortabilityFaults } from "./elf.mjs";
 import { root, run } from "./tools.mjs";
 
-/** KiB that the tarball of a package may have: about a third above what it has, so that growth is a decision. */
+/**
+ * Maximum size of each package's tarball in KiB, about a third above its current size, so that growth is a decision.
+ */
 export const SIZE_BUDGETS_KIB = {
   "@mosaic/attention": 150,
   "@mosaic/backend-flex": 150,
@@ -31,12 +33,12 @@ export const SIZE_BUDGETS_KIB = {
   "@mosaic/strategies": 200,
 };
 
-/** Packages from elsewhere that may be depended on, at one version, and their licences: decision 0041. */
+/** External packages that are allowed as dependencies, at one version, and their licences: decision 0041. */
 export const FOREIGN_LICENSES = { "@huggingface/jinja": "MIT", "@huggingface/tokenizers": "Apache-2.0" };
 
 const INSTALL_SCRIPTS = ["preinstall", "install", "postinstall"];
 
-/** Packs a staged package: `{ file, size, unpackedSize, files }`, sizes in bytes. */
+/** Packs a staged package and returns `{ file, size, unpackedSize, files }`, with sizes in bytes. */
 export function packPackage({ directory }, destination) {
   const packResults = JSON.parse(
     run("npm", ["pack", "--json", "--ignore-scripts", "--pack-destination", destination], { cwd: directory }),
@@ -46,7 +48,7 @@ export function packPackage({ directory }, destination) {
   return { file, size: statSync(file).size, unpackedSize, files: files.map(({ path }) => path).toSorted() };
 }
 
-/** Everything wrong with a staged package and its tarball, one sentence each. */
+/** Returns a sentence for each fault of a staged package and its tarball. */
 export async function checkPackage(stagedPackage, tarball, { attw, platforms }) {
   return [
     ...findBudgetFaults(stagedPackage.name, tarball.size),
@@ -65,7 +67,7 @@ export function findBudgetFaults(name, size, budgets = SIZE_BUDGETS_KIB) {
   return kib > limit ? [`the tarball has ${kib} KiB, the budget is ${limit} KiB`] : [];
 }
 
-/** MIT, with the text. */
+/** Checks that the licence is MIT and that its text is included. */
 export function findLicenceFaults({ directory, manifest }) {
   const file = join(directory, "LICENSE");
   const isMitLicensed =
@@ -76,7 +78,7 @@ export function findLicenceFaults({ directory, manifest }) {
     : [`expected license MIT and a LICENSE file that begins with "MIT License", received ${received}`];
 }
 
-/** An addon for each platform, or none. */
+/** Checks that there is an addon for each platform, or none at all. */
 export function findAddonFaults(directory, files, platforms) {
   const addons = files.filter((path) => path.endsWith(".node"));
   if (addons.length === 0) return [];
@@ -89,7 +91,7 @@ export function findAddonFaults(directory, files, platforms) {
   return [...missingPlatforms.map((platform) => `the addon for ${platform} is missing`), ...faults];
 }
 
-/** Nothing runs when it is installed, and nothing comes along from elsewhere but what `FOREIGN_LICENSES` lists. */
+/** Checks that there are no install scripts, and no external dependencies except those in `FOREIGN_LICENSES`. */
 export function findManifestFaults(manifest, modules = join(root, "node_modules")) {
   const foreignDependencies = Object.entries(manifest.dependencies ?? {}).filter(
     ([name]) => !name.startsWith("@mosaic/"),
@@ -102,7 +104,7 @@ export function findManifestFaults(manifest, modules = join(root, "node_modules"
   ];
 }
 
-/** What is wrong with a dependency from elsewhere, by the manifest of the one that is installed here. */
+/** Returns the faults of an external dependency, by the manifest of its version that is installed here. */
 function findForeignDependencyFaults(name, version, modules) {
   if (FOREIGN_LICENSES[name] === undefined) return [`dependency ${name} is not allowed`];
   const installedManifest = JSON.parse(readFileSync(join(modules, name, "package.json"), "utf8"));
@@ -127,7 +129,10 @@ async function findPublintFaults({ directory, manifest }) {
   return messages.map((message) => formatMessage(message, manifest, { color: false }) ?? message.code);
 }
 
-/** How the types of every entry resolve, as TypeScript looks for them from ES modules. An entry without types is a program. */
+/**
+ * Checks that the types of every entry point resolve for TypeScript in ES modules. Entry points without types are
+ * programs.
+ */
 function findTypeFaults({ manifest }, { file }, attw) {
   const programs = Object.keys(manifest.exports).filter((entry) => /\.js$/.test(manifest.exports[entry]));
   const excludeOptions = programs.length > 0 ? ["--exclude-entrypoints", ...programs] : [];

@@ -1,5 +1,5 @@
-// Projects that install the packages as users do: in an empty folder, from the registry on this machine, where no compiler is
-// on the PATH. What each of them tries is a list of steps.
+// Projects that install the packages as users do: in an empty folder, from the registry on this machine, without a
+// compiler on the PATH. Each project runs a list of steps.
 import { spawnSync } from "node:child_process";
 import {
   cpSync,
@@ -18,11 +18,11 @@ import { createLoopbackEnvironment } from "./registry.mjs";
 import { catchFault, installNode, root, run } from "./tools.mjs";
 
 const programs = join(root, "scripts/release/programs");
-/** What npm's own scripts and packages' programs are started with; no compiler. */
+/** Commands that scripts of npm and programs of packages need. None is a compiler. */
 const COMMANDS = ["sh", "env", "uname", "sed", "dirname", "basename"];
 const COMPILERS = ["cc", "c++", "gcc", "g++", "clang", "clang++", "cmake", "make", "ninja", "python3", "nvcc"];
 
-/** A PATH of one directory: a Node, a shell, and no compiler. */
+/** Creates a PATH of one directory, which has a Node.js and a shell, but no compiler. */
 export function createBarePath(directory, node) {
   const bin = join(directory, "bin");
   rmSync(bin, { recursive: true, force: true });
@@ -37,7 +37,7 @@ export function createBarePath(directory, node) {
   return bin;
 }
 
-/** How each package manager installs what package.json lists: arguments for Node. */
+/** Returns the arguments for Node.js with which each package manager installs the dependencies in package.json. */
 export function createInstallArguments(toolPaths) {
   const npm = realpathSync(run("sh", ["-c", "command -v npm"]).trim());
   return {
@@ -55,14 +55,14 @@ const YARN_CONFIG = {
   npmMinimalAgeGate: 0,
 };
 
-/** The first program of the README, as it stands there. */
+/** Returns the first program of the README, unchanged. */
 export function extractFirstProgram(readme) {
   const [, program] = /^```ts[^\n]*\n([\s\S]*?)^```/m.exec(readme) ?? [];
   if (program === undefined) throw new Error("release: expected a program in README.md, received none");
   return program;
 }
 
-/** Lays out a project in `directory`, not yet installed. */
+/** Writes a project to `directory`, without installing it. */
 export function writeProject(directory, registry) {
   rmSync(directory, { recursive: true, force: true });
   mkdirSync(directory, { recursive: true });
@@ -84,7 +84,7 @@ export function writeProject(directory, registry) {
   writeFileSync(join(directory, "train.ts"), extractFirstProgram(readFileSync(join(root, "README.md"), "utf8")));
 }
 
-/** The steps of a project, each a function that returns what it has to show, or throws. */
+/** Returns the steps of a project. Each is a function that throws if the step fails. */
 function createSteps(directory, execute, installArguments) {
   const node = (...args) => execute("node", args);
   const getInstalledPath = (path) => join(directory, "node_modules", path);
@@ -126,7 +126,10 @@ function expectText(output, text) {
   if (!output.includes(text)) throw new Error(`expected "${text}", received:\n${output}`);
 }
 
-/** One file, and the addons beside it, where no package is installed. The README of @mosaic/attention shows the same. */
+/**
+ * Runs a bundle of one file, with the addons beside it, where no package is installed. The README of @mosaic/attention
+ * shows the same.
+ */
 function runBundle(directory, execute) {
   const bundleDirectory = `${directory}-bundle`;
   rmSync(bundleDirectory, { recursive: true, force: true });
@@ -139,13 +142,16 @@ function runBundle(directory, execute) {
   return execute("node", ["app.mjs"], bundleDirectory);
 }
 
-/** Tries one Node with one package manager: `{ version, manager, bytes, results }`, of each step its time or its fault. */
+/**
+ * Tries one Node.js with one package manager. Returns `{ version, manager, bytes, results }`, with the time and any
+ * fault of each step.
+ */
 export function tryConsumer({ version, manager, install: installArguments, registry, directory }) {
   const barePath = createBarePath(`${directory}-path`, installNode(version));
   const baseEnvironment = { HOME: `${directory}-home`, PATH: barePath, LANG: "C.UTF-8", MOSAIC_DEVICE: "cpu", CI: "1" };
   const env = createLoopbackEnvironment(registry, baseEnvironment);
   const execute = (command, args, cwd = directory) => run(resolve(barePath, command), args, { cwd, env });
-  // What yarn remembers of packages names the port of the registry.
+  // Yarn's cache of packages contains the port of the registry.
   rmSync(baseEnvironment.HOME, { recursive: true, force: true });
   mkdirSync(baseEnvironment.HOME, { recursive: true });
   writeProject(directory, registry);
@@ -158,7 +164,7 @@ export function tryConsumer({ version, manager, install: installArguments, regis
     const startTime = performance.now();
     const fault = catchFault(attempt);
     results.push({ step, seconds: (performance.now() - startTime) / 1000, fault });
-    // Without an installation the rest would only repeat the same fault.
+    // Without an installation, the later steps would only repeat the same fault.
     if (step === "install" && fault !== undefined) break;
   }
   return { version, manager, bytes: countInstalledBytes(directory), results };

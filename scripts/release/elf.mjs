@@ -1,17 +1,24 @@
-// What a shared library of Linux demands of its host, as its ELF file states it: libraries, and versions of their symbols.
+// Reads the requirements of a Linux shared library on its host from its ELF file: libraries, and versions of their
+// symbols.
 import { readFileSync } from "node:fs";
 
-/** The newest versions that an addon may demand: those of RHEL 8 and Debian 10, with which Node 20 begins, too. Decision 0045. */
+/**
+ * The newest versions that an addon may require: those of RHEL 8 and Debian 10, which are also the oldest for Node.js
+ * 20. Decision 0045.
+ */
 export const MAX_VERSIONS = { GLIBC: "2.28", GCC: "7.0.0" };
 
-/** What Node itself is linked with, or what belongs to glibc. */
+/** Libraries that Node.js itself links, or that belong to glibc. */
 const ALLOWED_LIBRARY_PATTERN =
   /^(libc|libm|libdl|libpthread|librt|libgcc_s|ld-linux-x86-64|ld-linux-aarch64)\.so\.\d$/;
 
 const SECTION_TYPES = { dynamic: 6, versionNeeds: 0x6ffffffe };
 const DT_NEEDED = 1n;
 
-/** `{ machine, libraries, versions }`: "x64" or "arm64", ["libc.so.6"], ["GLIBC_2.17", …]. Sections are read, as of a 64-bit file. */
+/**
+ * Returns `{ machine, libraries, versions }`: "x64" or "arm64", ["libc.so.6"], ["GLIBC_2.17", …]. Sections are parsed
+ * as those of a 64-bit file.
+ */
 export function readRequirements(bytes) {
   if (bytes.readUInt32BE(0) !== 0x7f454c46 || bytes[4] !== 2 || bytes[5] !== 1) {
     throw new Error("elf: expected a 64-bit little-endian ELF file, received a different file");
@@ -27,7 +34,10 @@ export function readRequirements(bytes) {
   };
 }
 
-/** Why the library at `path` would not load on some host of the platform, "linux-x64", one sentence each. */
+/**
+ * Returns a sentence for each reason why the library at `path` would not load on a host of the platform, such as
+ * "linux-x64".
+ */
 export function findPortabilityFaults(path, platform, maxVersions = MAX_VERSIONS) {
   const { machine, libraries, versions } = readRequirements(readFileSync(path));
   const machineFaults =
@@ -42,13 +52,13 @@ export function findPortabilityFaults(path, platform, maxVersions = MAX_VERSIONS
   return [...machineFaults, ...libraryFaults, ...versionFaults];
 }
 
-/** Whether a version, "GLIBC_2.17", is among those of its library up to the newest. */
+/** Whether a version, such as "GLIBC_2.17", is at most the newest allowed one of its library. */
 export function isAtMost(version, maxVersions) {
   const [, library, versionNumber] = /^(.*?)_([\d.]+)$/.exec(version) ?? [];
   return maxVersions[library] !== undefined && compareVersions(versionNumber, maxVersions[library]) <= 0;
 }
 
-/** As numbers between dots: negative if `a` is older. */
+/** Compares versions as numbers between dots. The result is negative if `a` is older. */
 export function compareVersions(a, b) {
   const [leftParts, rightParts] = [a, b].map((text) => text.split(".").map(Number));
   const i = leftParts.findIndex((part, i) => part !== (rightParts[i] ?? 0));
@@ -77,7 +87,9 @@ function readLibraries(bytes, { offset, size }, readName) {
     .map((entryOffset) => readName(Number(bytes.readBigUInt64LE(entryOffset + 8))));
 }
 
-/** A list of libraries, each with a list of versions: offsets lead from one to the next. */
+/**
+ * Reads a linked list of libraries, each with a linked list of versions. Links are offsets from one entry to the next.
+ */
 function readVersions(bytes, { offset, info }, readName) {
   const versions = [];
   for (let library = offset, i = 0; i < info; i++, library += bytes.readUInt32LE(library + 12)) {

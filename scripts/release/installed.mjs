@@ -1,11 +1,14 @@
-// What a package manager put into a project: packages below node_modules, pnpm's in a store of its own.
+// Packages that a package manager installed into a project: below node_modules, with pnpm in its own store.
 import { existsSync, lstatSync, readdirSync, realpathSync } from "node:fs";
 import { join } from "node:path";
 
-/** MiB that the umbrella and the launcher may take with all that they depend on: about a third above what they take. */
+/**
+ * Maximum size in MiB of the umbrella and the launcher with all their dependencies, about a third above the current
+ * size.
+ */
 export const INSTALLED_BUDGET_MIB = 16;
 
-/** The directories of the installed packages of a scope, "@mosaic", each once. */
+/** Returns the directories of the installed packages of a scope, such as "@mosaic", each once. */
 export function listScopePackages(directory, scope) {
   const packageDirectories = [
     join(directory, "node_modules", scope),
@@ -17,14 +20,14 @@ export function listScopePackages(directory, scope) {
   return [...new Set(paths.map((path) => realpathSync(path)))];
 }
 
-/** Directories of addons, one for each package that has any. */
+/** Returns the directories of addons, one for each package that has any. */
 export function listPrebuilds(directory) {
   return listScopePackages(directory, "@mosaic")
     .map((path) => join(path, "prebuilds"))
     .filter((prebuilds) => existsSync(prebuilds));
 }
 
-/** Bytes of the files of all packages that a program needs to run; the project's development tools are not counted. */
+/** Returns the bytes of all packages that a program needs to run. Development tools of the project are not counted. */
 export function countInstalledBytes(directory) {
   return ["@mosaic", "@huggingface"]
     .flatMap((scope) => listScopePackages(directory, scope))
@@ -35,7 +38,7 @@ function countDirectoryBytes(path) {
   const stat = lstatSync(path);
   if (stat.isSymbolicLink()) return 0;
   if (!stat.isDirectory()) return stat.size;
-  // Packages of a package are counted as themselves.
+  // Nested packages are counted separately.
   const entries = readdirSync(path).filter((name) => name !== "node_modules");
   return entries.reduce((sum, name) => sum + countDirectoryBytes(join(path, name)), 0);
 }

@@ -1,5 +1,5 @@
-// Runs the published addons where there is nothing but Node and Debian 11's libraries (glibc 2.31): the sysroot is the root of the
-// file system. For x64 by chroot, which takes root or user namespaces; for Arm in QEMU.
+// Runs the published addons with only Node.js and the libraries of Debian 11 (glibc 2.31). The sysroot is the root of
+// the file system, for x64 by chroot, which requires root or user namespaces, and for Arm in QEMU.
 //
 //   node scripts/release/old-host.mjs [linux-x64] [linux-arm64]        (after npm run release:dry, which stages the packages)
 import { cpSync, existsSync, mkdirSync, readdirSync, rmSync } from "node:fs";
@@ -10,7 +10,7 @@ import { installNode, NODE_VERSIONS, outputDirectory, root, run } from "./tools.
 
 const PROGRAM_PATH = "scripts/release/programs/addons.mjs";
 
-/** What a host of the platform consists of, in a directory of its own. */
+/** Creates a directory with the file system of a host of the platform. */
 function createRootDirectory(platform) {
   const rootDirectory = join(outputDirectory, "old-host", platform);
   rmSync(rootDirectory, { recursive: true, force: true });
@@ -26,7 +26,7 @@ function createRootDirectory(platform) {
   return rootDirectory;
 }
 
-/** What the program prints there. */
+/** Runs the program on a host of the platform and returns its output. */
 function runOnPlatform(platform) {
   const rootDirectory = createRootDirectory(platform);
   if (platform === `linux-${process.arch}`) {

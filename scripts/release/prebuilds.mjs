@@ -1,8 +1,8 @@
-// Builds the addons that packages are published with, for every platform, into build/release/prebuilds/<package>/<platform>.
-// They are linked with libraries of Debian 11, and load on hosts with glibc 2.28 or newer (decision 0045): checked in the files.
-// For Debian or Ubuntu: g++ and g++-aarch64-linux-gnu, CMake, and nvcc for the kernels of GPUs.
+// Builds the published addons of packages for every platform, into build/release/prebuilds/<package>/<platform>. They
+// are linked with libraries of Debian 11, and must load on hosts with glibc 2.28 or newer (decision 0045), which is
+// checked in the files. Requires Debian or Ubuntu, with g++, g++-aarch64-linux-gnu, CMake, and nvcc for GPU kernels.
 //
-//   node scripts/release/prebuilds.mjs [linux-x64] [linux-arm64] [kernels-cpu] …        all platforms and packages by default
+//   node scripts/release/prebuilds.mjs [linux-x64] [linux-arm64] [kernels-cpu] …    default: all platforms and packages
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync } from "node:fs";
 import { availableParallelism } from "node:os";
@@ -16,18 +16,18 @@ const root = fileURLToPath(new URL("../..", import.meta.url));
 const outputDirectory = join(root, "build/release");
 const toolchain = join(root, "scripts/toolchains/portable.cmake");
 
-/** Packages with an addon: `{ directory, target }`, the target being the addon's name as well. */
+/** Returns the packages with an addon: `{ directory, dir, target }`, where the target is also the name of the addon. */
 export function listAddons(directory) {
   return listPackages(directory)
     .filter(({ dir, isProgram }) => !isProgram && existsSync(join(dir, "CMakeLists.txt")))
     .map((one) => ({ directory: one.directory, dir: one.dir, target: `mosaic_${one.directory.replaceAll("-", "_")}` }));
 }
 
-/** Where the addon of a package for a platform lies once it is built. */
+/** Returns the path of the built addon of a package for a platform. */
 export const prebuildPath = ({ directory, target }, platform) =>
   join(outputDirectory, "prebuilds", directory, platform, `${target}.node`);
 
-/** Builds the addons of all packages, or of those named, for the platforms; returns what is wrong with them, one sentence each. */
+/** Builds the addons of all packages, or of those named, for the platforms. Returns a sentence for each fault. */
 export function buildAll(platforms, names = []) {
   const faults = [];
   const addons = listAddons(root).filter(({ directory }) => names.length === 0 || names.includes(directory));
@@ -46,7 +46,7 @@ export function buildAll(platforms, names = []) {
   return faults;
 }
 
-/** The machine code for GPUs, which does not depend on the host's: compiled once. */
+/** Compiles the GPU machine code. It is compiled once, because it does not depend on the host. */
 function compileKernels(addon) {
   const buildDirectory = join(outputDirectory, "cmake/kernels");
   run("cmake", ["-S", addon.dir, "-B", buildDirectory, "-DCMAKE_BUILD_TYPE=Release"]);

@@ -1,12 +1,12 @@
-// A registry on this machine alone, for trying out what is published: Verdaccio on a free port of the loopback. Packages of
-// this repository come from it only; all others it fetches from the registry that npm is configured with.
+// A registry on this machine only, for testing publication: Verdaccio on a free port of the loopback interface.
+// Packages of this repository come only from it. It fetches all others from the registry that npm is configured with.
 import { spawn } from "node:child_process";
 import { createServer } from "node:net";
 import { mkdirSync, openSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { run } from "./tools.mjs";
 
-/** Starts it with its files in `directory`: `{ url, npmrc, close }`. */
+/** Starts the registry with its files in `directory`. Returns `{ url, npmrc, close }`. */
 export async function startRegistry(verdaccio, directory) {
   mkdirSync(directory, { recursive: true });
   const port = await findFreePort();
@@ -22,7 +22,7 @@ export async function startRegistry(verdaccio, directory) {
   return { url, npmrc: writeNpmrc(url, directory), close: () => child.kill() };
 }
 
-/** JSON is YAML. */
+/** Returns the configuration, which is written as JSON, because JSON is valid YAML. */
 function formatConfiguration(uplink, directory) {
   const publicAccess = { access: "$all", publish: "$all", unpublish: "$all" };
   return {
@@ -34,7 +34,10 @@ function formatConfiguration(uplink, directory) {
   };
 }
 
-/** npm publishes with a token only, whatever it is. Its file replaces the user's own, so that no other registry is within reach. */
+/**
+ * Writes an npmrc. npm publishes only with a token, which may be any text. The file replaces that of the user, so that
+ * no other registry can be reached.
+ */
 function writeNpmrc(url, directory) {
   const npmrc = join(directory, "npmrc");
   const host = url.slice("http:".length);
@@ -49,7 +52,7 @@ function writeNpmrc(url, directory) {
   return npmrc;
 }
 
-/** Publishes a staged package, there and nowhere else. */
+/** Publishes a staged package to that registry only. */
 export function publish({ directory }, { url, npmrc }) {
   if (!/^http:\/\/127\.0\.0\.1:\d+\/$/.test(url))
     throw new Error(`release: expected a loopback registry, received ${url}`);
@@ -70,7 +73,10 @@ export function publish({ directory }, { url, npmrc }) {
   );
 }
 
-/** npm's settings from the environment are above those of files: none is left but these. */
+/**
+ * Returns an environment with only these settings of package managers. Settings of the environment would override those
+ * of files.
+ */
 export function createLoopbackEnvironment({ url, npmrc }, baseEnvironment = process.env) {
   const keptVariables = Object.entries(baseEnvironment).filter(([name]) => !/^(npm_|NPM_|YARN_|PNPM_)/i.test(name));
   return {

@@ -1,8 +1,8 @@
-// What a dry release found, as tables of Markdown.
+// Formats the results of a dry release as tables of Markdown.
 
 const KIB = 1024;
 
-/** Everything in one document. */
+/** Returns all tables in one document. */
 export function formatReport({ packages, cells, templates }) {
   const sections = [formatConsumerTable(cells), formatPackageTable(packages)];
   if (templates.length > 0) sections.splice(1, 0, formatTemplateTable(templates));
@@ -10,7 +10,10 @@ export function formatReport({ packages, cells, templates }) {
   return `${sections.join("\n\n")}\n`;
 }
 
-/** A row for each Node and package manager, a column for each step: seconds, or that it failed; then what is installed. */
+/**
+ * Returns a table with a row for each Node.js and package manager, and a column for each step: seconds, or that it
+ * failed. The last column is the installed size.
+ */
 export function formatConsumerTable(cells) {
   const steps = [...new Set(cells.flatMap(({ results }) => results.map(({ step }) => step)))];
   const rows = cells.map(({ version, manager, bytes, results }) => [
@@ -40,7 +43,10 @@ function formatPackageTable(packages) {
   return formatTable(["package", "version", "KiB packed", "KiB unpacked", "files", "addons"], rows);
 }
 
-/** By the first part of their paths: declarations are as many as sources. */
+/**
+ * Lists the contents of each package by the first part of their paths. A full list would have a declaration for every
+ * source.
+ */
 function formatContents(packages) {
   const rows = packages.map(({ name, packed }) => {
     const filesByDirectory = groupByDirectory(packed.files);

@@ -1,5 +1,5 @@
-// Lays out packages as they are published: with the versions that changesets give them, and the addons of all platforms.
-// The work tree stays as it is: everything is copied.
+// Stages packages as they are published: with the versions that changesets give them, and the addons of all platforms.
+// Everything is copied, so the work tree does not change.
 import { cpSync, existsSync, mkdirSync, rmSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { listPackages } from "../workspace.mjs";
@@ -7,12 +7,12 @@ import { listAddons, prebuildPath } from "./prebuilds.mjs";
 import { PLATFORMS } from "./sysroot.mjs";
 import { run } from "./tools.mjs";
 
-/** What npm ships of any package, besides its `files`. */
+/** Files that npm publishes with any package, besides its `files`. */
 const ALWAYS_PUBLISHED_FILES = ["package.json", "README.md", "LICENSE"];
 
 /**
- * Stages every package that is published below `directory`; returns `{ name, version, directory }` of each, in the order in
- * which they can be published: what a package depends on comes before it.
+ * Stages every published package below `directory`. Returns `{ name, version, directory }` of each in an order in which
+ * they can be published: dependencies come first.
  */
 export function stageAll(root, directory) {
   rmSync(directory, { recursive: true, force: true });
@@ -23,7 +23,10 @@ export function stageAll(root, directory) {
   return sortByDependency(stagedPackages);
 }
 
-/** The manifests of all packages after `changeset version`, which runs in a copy of what it reads and writes. */
+/**
+ * Returns the manifests of all packages after `changeset version`, which runs in a copy of the files that it reads and
+ * writes.
+ */
 export function computeNextManifests(root, copy) {
   const paths = ["package.json", ".changeset", ...listPackages(root).map(({ path }) => `${path}/package.json`)];
   for (const path of paths) {
@@ -50,7 +53,7 @@ function stagePackage(root, { dir, path, name }, { manifest, changelog }, direct
     if (existsSync(join(dir, file))) cpSync(join(dir, file), join(stagePath, file), { recursive: true });
   }
   if (existsSync(changelog)) cpSync(changelog, join(stagePath, "CHANGELOG.md"));
-  // The scripts of this repository are of no use elsewhere.
+  // Fields that only this repository uses are removed.
   const publishedFields = Object.entries(manifest).filter(
     ([key]) => !["scripts", "devDependencies", "entries"].includes(key),
   );
@@ -62,7 +65,10 @@ function stagePackage(root, { dir, path, name }, { manifest, changelog }, direct
   return { name, version: manifest.version, directory: stagePath, manifest: publishedManifest };
 }
 
-/** Provenance is accepted only of packages that name the repository whose workflow publishes them. */
+/**
+ * Returns the `repository` field. Provenance is accepted only for packages that name the repository whose workflow
+ * publishes them.
+ */
 function findRepository(directory) {
   const { GITHUB_SERVER_URL: server, GITHUB_REPOSITORY: name } = process.env;
   return name === undefined ? {} : { repository: { type: "git", url: `git+${server}/${name}.git`, directory } };

@@ -1,8 +1,9 @@
-// Unpacks the parts of Debian 11 (glibc 2.31) that addons are linked against and run in, into build/sysroots/<platform>.
-// Needs no root: packages are downloaded by an apt with lists of its own, which verifies signatures and hashes, and unpacked,
-// not installed. Proxies and credentials are those of the host's apt.
+// Unpacks the parts of Debian 11 (glibc 2.31) that addons are linked against and run in, into
+// build/sysroots/<platform>. Does not require root, because packages are unpacked, not installed. They are downloaded
+// by an apt with its own lists, which verifies signatures and hashes. Proxies and credentials are those of the host's
+// apt.
 //
-//   node scripts/release/sysroot.mjs [linux-x64] [linux-arm64]        MOSAIC_DEBIAN_MIRROR names another mirror
+//   node scripts/release/sysroot.mjs [linux-x64] [linux-arm64]        MOSAIC_DEBIAN_MIRROR is the URL of another mirror
 import { spawnSync } from "node:child_process";
 import { existsSync, lstatSync, mkdirSync, readdirSync, readlinkSync, renameSync, rmSync } from "node:fs";
 import { symlinkSync, writeFileSync } from "node:fs";
@@ -14,16 +15,16 @@ const MIRROR = process.env.MOSAIC_DEBIAN_MIRROR ?? "http://deb.debian.org/debian
 const SUITE = "bullseye";
 const KEYRING = "/usr/share/keyrings/debian-archive-keyring.gpg";
 
-/** What addons are compiled and linked with, and what Node needs to run in the same directory as its root. */
+/** Packages that addons are compiled and linked with, and that Node.js needs to run with the sysroot as its root. */
 const PACKAGES = ["libc6", "libc6-dev", "linux-libc-dev", "libgcc-s1", "libstdc++6"];
 
-/** The platforms that addons are built for, as Node, Debian and the compiler name them. */
+/** Platforms that addons are built for, with their names in Node.js, in Debian and of the compiler. */
 export const PLATFORMS = {
   "linux-x64": { debian: "amd64", triple: "x86_64-linux-gnu", processor: "x86_64" },
   "linux-arm64": { debian: "arm64", triple: "aarch64-linux-gnu", processor: "aarch64" },
 };
 
-/** Where the sysroot of a platform lies; unpacks it first if it is not there. */
+/** Returns the path of the sysroot of a platform. Unpacks it first if it does not exist. */
 export function createSysroot(platform, directory = join(root, "build/sysroots")) {
   const sysroot = join(directory, platform);
   if (existsSync(sysroot)) return sysroot;
@@ -44,7 +45,10 @@ export function createSysroot(platform, directory = join(root, "build/sysroots")
   return sysroot;
 }
 
-/** Lets apt keep everything below a directory, for one architecture and one suite; the host's own lists stay as they are. */
+/**
+ * Returns options with which apt keeps all its files below a directory, for one architecture and one suite. The host's
+ * lists do not change.
+ */
 export function createAptOptions(directory, architecture) {
   for (const path of ["state/lists/partial", "cache/archives/partial"]) {
     mkdirSync(join(directory, path), { recursive: true });
@@ -55,7 +59,7 @@ export function createAptOptions(directory, architecture) {
   const settings = {
     "APT::Architecture": architecture,
     "APT::Architectures": architecture,
-    "APT::Sandbox::User": "root", // which may write here
+    "APT::Sandbox::User": "root", // has write permission here
     "APT::Update::Error-Mode": "any",
     "Acquire::Languages": "none",
     "Dir::Cache": join(directory, "cache"),
@@ -67,7 +71,7 @@ export function createAptOptions(directory, architecture) {
   return ["--quiet", ...Object.entries(settings).map(([name, value]) => `--option=${name}=${value}`)];
 }
 
-/** Absolute links, as Debian's libraries have them, would lead out of the sysroot. */
+/** Makes absolute links relative. Absolute links, which Debian's libraries have, would point outside of the sysroot. */
 export function makeLinksRelative(sysroot, directory) {
   for (const entry of readdirSync(directory, { withFileTypes: true })) {
     const path = join(directory, entry.name);

@@ -1,11 +1,12 @@
-// Every template of @mosaic/create, from the registry on this machine: one command creates and installs, the next starts.
+// Tries every template of @mosaic/create with the registry on this machine. One command creates and installs a project,
+// the next starts it.
 import { mkdirSync, readdirSync, realpathSync, rmSync, symlinkSync } from "node:fs";
 import { join } from "node:path";
 import { createBarePath } from "./consumers.mjs";
 import { createLoopbackEnvironment } from "./registry.mjs";
 import { catchFault, installNode, outputDirectory, root, run } from "./tools.mjs";
 
-/** What a program must print, and whether it needs a compiler. */
+/** Expected output of each program, and whether it needs a compiler. */
 const EXPECTED_RESULTS = {
   train: { prints: /^.*100 \d+\.\d+/m },
   llm: { prints: /step 200: loss 0\.\d+\n[^]*saved/ },
@@ -14,7 +15,7 @@ const EXPECTED_RESULTS = {
   plan: { prints: /strategies were compared/ },
 };
 
-/** Tries each template: `{ template, seconds, fault }`. */
+/** Tries each template. Returns `{ template, seconds, fault }` of each. */
 export function tryTemplates({ version, registry }) {
   const directory = join(outputDirectory, "templates");
   rmSync(directory, { recursive: true, force: true });

@@ -1,12 +1,12 @@
-// Tools that only releases need, at pinned versions, installed beside the repository's own: build/release/tools. And the versions
-// of Node that packages are tried with, which npm has as packages, too.
+// Tools that only releases need, at pinned versions, installed separately in build/release/tools. Also the versions of
+// Node.js that packages are tried with, which are npm packages too.
 import { spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
 
 export const root = fileURLToPath(new URL("../..", import.meta.url));
-/** What releases leave: git ignores it. */
+/** Output directory of releases. git ignores it. */
 export const outputDirectory = join(root, "build/release");
 
 const TOOLS = {
@@ -15,13 +15,13 @@ const TOOLS = {
   pnpm: "10.34.9",
   verdaccio: "6.7.4",
 };
-/** One of Verdaccio's dependencies is named by a tag, which mirrors of npm need not have. */
+/** One of Verdaccio's dependencies is specified by a tag, which mirrors of npm may lack. */
 const VERSION_OVERRIDES = { "node-fetch": "2.7.0" };
 
-/** The Node.js that packages are tried with: the oldest that is supported, and later ones. */
+/** Versions of Node.js that packages are tried with: the oldest supported one, and later ones. */
 export const NODE_VERSIONS = ["20.20.2", "22.23.3", "24.21.0"];
 
-/** Runs a command; throws with all it printed if it fails. */
+/** Runs a command and returns its stdout. Throws with its whole output if it fails. */
 export function run(command, args, options = {}) {
   const { status, signal, stdout, stderr, error } = spawnSync(command, args, {
     encoding: "utf8",
@@ -33,7 +33,7 @@ export function run(command, args, options = {}) {
   throw new Error(`${command} ${args.join(" ")}: ${failureText}:\n${stdout ?? ""}${stderr ?? ""}`);
 }
 
-/** Installs the tools if they are not there; returns the paths of their programs. */
+/** Installs the tools if necessary. Returns the paths of their programs. */
 export function installTools() {
   const toolsDirectory = join(outputDirectory, "tools");
   const manifest = JSON.stringify({ private: true, dependencies: TOOLS, overrides: VERSION_OVERRIDES });
@@ -57,7 +57,7 @@ export function installTools() {
   };
 }
 
-/** The directory that holds the program `node` of a version, for this machine or another platform. */
+/** Returns the directory with the program `node` of a version, for this machine or another platform. */
 export function installNode(version, platform = `linux-${process.arch}`) {
   const name = `node-${platform}`;
   const nodeDirectory = join(outputDirectory, "nodes", `${name}-${version}`);
@@ -73,7 +73,7 @@ export function installNode(version, platform = `linux-${process.arch}`) {
   return bin;
 }
 
-/** What an attempt failed of, as text; undefined if it succeeded. */
+/** Runs an action. Returns its error message, or undefined if it succeeded. */
 export function catchFault(action) {
   try {
     action();

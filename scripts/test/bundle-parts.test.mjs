@@ -165,7 +165,7 @@ describe("a step on a GPU machine", () => {
     ]);
   });
 
-  /** A killed process that was not reaped yet is a zombie. */
+  /** Whether a process is running. A killed process that is not reaped yet is a zombie, which does not count. */
   const isRunning = (pid) =>
     existsSync(`/proc/${pid}`) && !/^\d+ \(.*\) Z/.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
 

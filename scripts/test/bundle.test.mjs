@@ -11,7 +11,7 @@ afterAll(() => rmSync(directory, { recursive: true }));
 
 beforeAll(() => {
   const script = fileURLToPath(new URL("../bundle.mjs", import.meta.url));
-  // It fails by itself if it is too large.
+  // The script fails if the archive is too large.
   const bundleResult = spawnSync(process.execPath, [script, "--out", archive], { encoding: "utf8" });
   expect(bundleResult).toMatchObject({
     status: 0,
@@ -22,7 +22,7 @@ beforeAll(() => {
   mkdirSync(missingPath);
 }, 240_000);
 
-/** Runs the unpacked `mosaic` where the PATH leads nowhere, least of all to Node. */
+/** Runs the unpacked `mosaic` with a PATH without programs, so that it cannot find another Node.js. */
 function runMosaic(...args) {
   const options = { cwd: missingPath, env: { PATH: missingPath, HOME: missingPath }, encoding: "utf8" };
   const { status, stdout, stderr } = spawnSync("/bin/sh", ["../mosaic/mosaic", ...args], options);

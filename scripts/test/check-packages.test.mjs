@@ -45,7 +45,7 @@ const faultyPackages = [
   ["an entry point that is not there", { exports: { ".": "./dist/other.js" } }, {}, /other.js/],
 ];
 
-/** One repository with a package for each case: npm packs all of them at once. */
+/** Result for one repository with a package for each case. npm packs all of them at once. */
 let checkPromise;
 async function findFaults(name) {
   const packages = [...validPackages, ...faultyPackages].map(([name, changes, moreFiles]) => {

@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { countTests } from "../count-tests.mjs";
 import { describePackage, createRepository } from "./fixture.mjs";
 
-/** A vitest report; states are "passed", "failed", or undefined for a test that never came to an end. */
+/** Returns a vitest report. States are "passed", "failed", or undefined for a test that did not finish. */
 function report(...files) {
   const states = files.flatMap((file) => file.states);
   const countStates = (expectedState) => states.filter((state) => state === expectedState).length;
@@ -27,7 +27,7 @@ function report(...files) {
 }
 
 const createFile = (status, ...states) => ({ status, states });
-/** What `countTests` returns for a repository whose only report this is; paths are those of the reports. */
+/** Returns the result of `countTests` for a repository with only this report. Paths are those of the reports. */
 function countFile(testFile) {
   const root = createRepository({ ...describePackage("core") });
   for (const result of testFile.testResults) result.name = join(root, result.name);

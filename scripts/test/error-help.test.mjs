@@ -10,7 +10,7 @@ const page = readFileSync(`${root}docs/troubleshooting.md`, "utf8");
 
 const isErrorClass = (value) => typeof value === "function" && value.prototype instanceof Error;
 
-/** Every error class that an entry point of a package exports, by name. */
+/** Returns every error class that an entry point of a package exports, by name. */
 async function listExportedErrors() {
   const errorsByName = new Map();
   for (const directory of readdirSync(`${root}packages`)) {

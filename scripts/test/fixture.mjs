@@ -3,7 +3,9 @@ import { tmpdir } from "node:os";
 import { dirname, join } from "node:path";
 import { onTestFinished } from "vitest";
 
-/** A repository in a temporary directory, from `{ path: text or JSON value }`. Gone when the test ends. */
+/**
+ * Creates a repository in a temporary directory, from `{ path: text or JSON value }`. It is removed when the test ends.
+ */
 export function createRepository(files) {
   const root = mkdtempSync(join(tmpdir(), "mosaic-scripts-"));
   onTestFinished(() => rmSync(root, { recursive: true }));
@@ -14,7 +16,7 @@ export function createRepository(files) {
   return root;
 }
 
-/** A package of that repository: its manifest, and its files with paths relative to it. */
+/** Returns the files of a package of that repository: its manifest, and `files`, with paths relative to the package. */
 export function describePackage(directory, { dependencies = [], devDependencies = [], ...manifest } = {}, files = {}) {
   const table = (names) => Object.fromEntries(names.map((name) => [name, "*"]));
   const parent = directory.includes("/") ? directory : `packages/${directory}`;

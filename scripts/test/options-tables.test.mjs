@@ -9,7 +9,9 @@ import { describePackage, createRepository } from "./fixture.mjs";
 const [START, END] = ["<!-- options: node scripts/options-tables.mjs -->", "<!-- /options -->"];
 const README = `# A package\n\n${START}\n${END}\n\nMIT licence.\n`;
 
-/** A repository of core, whose sources declare nothing here, and of packages by name, each of one source. */
+/**
+ * Creates a repository with core, whose source declares no options, and with packages by name, each with one source.
+ */
 function createPackages(sources, readme = README) {
   const packages = Object.entries(sources).map(([name, text]) =>
     describePackage(name, {}, { "src/index.ts": text, "README.md": readme }),

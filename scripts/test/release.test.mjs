@@ -23,7 +23,7 @@ import { listPackages } from "../workspace.mjs";
 import { describePackage, createRepository } from "./fixture.mjs";
 
 describe("what an addon demands", () => {
-  /** A shared library that calls `pthread_create`, which moved to another version of glibc at 2.34. */
+  /** Compiles a shared library that calls `pthread_create`, whose symbol has another version since glibc 2.34. */
   function compileLibrary(options = []) {
     const directory = createRepository({
       "a.cc": '#include <pthread.h>\nextern "C" int f() { return pthread_create(0, 0, 0, 0); }\n',

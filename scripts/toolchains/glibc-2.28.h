@@ -1,20 +1,23 @@
-// Included before anything else where addons are built for publishing: with the C++ library of a newer compiler, and
-// glibc 2.31, of which nothing newer than 2.28 may be used. What is done about each difference is here.
+// Included first in every source when addons are built for publishing. They use the C++ library of a newer compiler and
+// glibc 2.31, but may use nothing newer than glibc 2.28. This file handles each difference.
 #pragma once
 
 #include <bits/c++config.h>
 
-// Since glibc 2.32, for the objects of the C++ library that are linked in. Zero: there may be several threads.
+// Exists since glibc 2.32, and is used by the statically linked objects of the C++ library. Zero means that there may
+// be several threads.
 extern "C" {
 __attribute__((weak, used, visibility("hidden"))) char __libc_single_threaded = 0;
 }
 
-// Since glibc 2.30. Without it, the library waits on the system's clock and looks at the steady one after that.
+// These functions exist since glibc 2.30. Without them, the library waits on the system clock and then checks the
+// steady clock.
 #undef _GLIBCXX_USE_PTHREAD_COND_CLOCKWAIT
 #undef _GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK
 #undef _GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK
 
-// Since glibc 2.29 without wrappers for errors of SVID; results are the same.
+// Since glibc 2.29 these functions have versions without SVID error wrappers. The oldest versions return the same
+// results.
 #ifdef __x86_64__
 #define MOSAIC_GLIBC_OLDEST "GLIBC_2.2.5"
 #else

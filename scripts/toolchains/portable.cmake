@@ -1,5 +1,5 @@
-# For addons that are published: the host's compiler of Debian or Ubuntu, with the headers and libraries of an older Debian,
-# so that they load on hosts as old as decision 0045 states. scripts/release/prebuilds.mjs sets the environment that this reads:
+# Builds published addons with the host's compiler of Debian or Ubuntu and the headers and libraries of an older Debian,
+# so that they load on hosts as old as decision 0045 requires. scripts/release/prebuilds.mjs sets the environment:
 # MOSAIC_TRIPLE ("aarch64-linux-gnu"), MOSAIC_PROCESSOR, MOSAIC_PLATFORM ("linux-arm64") and MOSAIC_SYSROOT.
 set(CMAKE_SYSTEM_NAME Linux)
 set(CMAKE_SYSTEM_PROCESSOR $ENV{MOSAIC_PROCESSOR})
@@ -10,8 +10,8 @@ set(CMAKE_FIND_ROOT_PATH_MODE_LIBRARY ONLY)
 set(CMAKE_FIND_ROOT_PATH_MODE_INCLUDE ONLY)
 set(NAPI_PLATFORM $ENV{MOSAIC_PLATFORM})
 
-# Only these directories, in this order: a cross-compiler would search those of its own libc first. The library of C++ is the
-# compiler's, linked statically; that of C is the sysroot's.
+# Only these directories are searched, in this order, because a cross-compiler would search those of its own libc first.
+# The C++ library is the compiler's, linked statically. The C library is the sysroot's.
 function(print variable option)
   execute_process(COMMAND ${CMAKE_CXX_COMPILER} ${option} OUTPUT_VARIABLE output
     OUTPUT_STRIP_TRAILING_WHITESPACE COMMAND_ERROR_IS_FATAL ANY)
@@ -19,7 +19,7 @@ function(print variable option)
 endfunction()
 print(version -dumpversion)
 print(intrinsics -print-file-name=include)
-set(cxx /usr/$ENV{MOSAIC_TRIPLE}/include/c++/${version})  # of a cross-compiler
+set(cxx /usr/$ENV{MOSAIC_TRIPLE}/include/c++/${version})  # directory of a cross-compiler
 set(directories ${cxx} ${cxx}/$ENV{MOSAIC_TRIPLE})
 if(NOT EXISTS ${cxx})
   set(directories /usr/include/c++/${version} /usr/include/$ENV{MOSAIC_TRIPLE}/c++/${version})

@@ -1,5 +1,6 @@
-// Compiles the addons again, for a host on which those of the bundle do not load: `./mosaic build [package…]`. Needs a C++20
-// compiler (CXX, else c++) and ar; neither CMake nor nvcc, for the kernels' machine code is here already.
+// Recompiles the addons, for a host on which those of the bundle do not load: `./mosaic build [package…]`. Requires a
+// C++20 compiler (CXX, else c++) and ar. CMake and nvcc are not needed, because the bundle contains the kernels'
+// machine code.
 import { spawn, spawnSync } from "node:child_process";
 import { existsSync, mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
@@ -26,7 +27,7 @@ for (const { directory, dir } of nativePackages.filter(
   console.log(`${directory}: built in ${((performance.now() - start) / 1000).toFixed(0)} s`);
 }
 
-/** Sources side by side; what links waits for all before it. */
+/** Compiles sources in parallel. A link step waits for all earlier steps. */
 async function build({ images, steps }) {
   for (const image of images) extract(image);
   const runningJobs = new Set();
@@ -41,7 +42,10 @@ async function build({ images, steps }) {
   await Promise.all(runningJobs);
 }
 
-/** Takes the kernels' machine code out of the addon that came with the bundle, once: a new addon has it elsewhere. */
+/**
+ * Extracts the kernels' machine code from the addon of the bundle. Only done once, because its offset in a rebuilt
+ * addon differs.
+ */
 function extract({ image, addon, offset, length }) {
   const file = fillPlaceholders(image);
   if (existsSync(file)) return;

@@ -1,4 +1,4 @@
-// Everything that a GPU is needed for, in one go and within a budget: `./mosaic gpu`, or in a built repository
+// Runs all tests and benchmarks that need a GPU, within a time budget: `./mosaic gpu`, or in a built repository
 // `node scripts/bundle/inside/gpu.mjs`.
 import { appendFileSync, mkdirSync, writeFileSync } from "node:fs";
 import { join, resolve } from "node:path";
@@ -19,7 +19,7 @@ const HELP = `Runs all tests and benchmarks that require a GPU, one step at a ti
 
 Exit code: 0 if all steps that ran succeeded, 1 if a step failed, 2 if the command line is invalid.`;
 
-/** Less is not worth a start. */
+/** Minimum remaining time to start a step. */
 const MIN_STEP_SECONDS = 5;
 const NUM_TAIL_LINES = 15;
 
@@ -67,7 +67,7 @@ async function main() {
   return results.every(({ outcome, skipped: isSkipped }) => isSkipped || outcome === "ok") ? 0 : 1;
 }
 
-/** One step, if there is time and it can run at all; the end of what it printed, if it failed. */
+/** Runs one step if there is time and it is not to be skipped. If it fails, prints the end of its output. */
 async function runOrSkip(step, remainingSeconds, out) {
   const { name, about: description, seconds = remainingSeconds, within: createLimitOptions, skip: skipReason } = step;
   if (skipReason !== undefined) return { name, about: description, outcome: skipReason, skipped: true, seconds: 0 };

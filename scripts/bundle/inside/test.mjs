@@ -1,4 +1,5 @@
-// Runs the tests of the bundle: `./mosaic test [package…] [-- what vitest takes]`, by directory name; all of them without one.
+// Runs the tests of the bundle: `./mosaic test [package…] [-- vitest options]`. Packages are directory names. Default:
+// all.
 import { spawnSync } from "node:child_process";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";

@@ -1,4 +1,4 @@
-// Loads every addon there is, and computes attention of two ranks that communicate over shared memory.
+// Loads every installed addon, and computes attention on two ranks that communicate over shared memory.
 import { createRequire } from "node:module";
 import { existsSync } from "node:fs";
 import { dirname, join } from "node:path";

@@ -1,4 +1,4 @@
-// TypeScript, an ES module: what is wrong does not compile.
+// TypeScript, an ES module. Type errors must be reported.
 import { attention, init, local, masks, randn, type Tensor } from "@mosaic/attention";
 import { crossEntropy, Embedding } from "@mosaic/attention/nn";
 

@@ -2,13 +2,19 @@ import { spawnSync } from "node:child_process";
 import { existsSync, readdirSync } from "node:fs";
 import { join } from "node:path";
 
-/** Libraries that often come with Python alone: what names them, and what they are called. */
+/**
+ * Libraries that are often installed only as Python packages: the variable with the path, and a pattern of the file
+ * name.
+ */
 const REQUIRED_LIBRARIES = [
   { variable: "MOSAIC_NCCL_LIBRARY", pattern: /^libnccl\.so\.2$/ },
   { variable: "MOSAIC_CUBLASLT_LIBRARY", pattern: /^libcublasLt\.so\.1[23]$/ },
 ];
 
-/** Variables for those libraries that only a Python on the PATH has; none where the system has them, or they are named. */
+/**
+ * Returns variables with the paths of those libraries that only a Python on the PATH has. Omits libraries that the
+ * system has or whose variable is set.
+ */
 export function findPythonLibraries(env) {
   const missingLibraries = REQUIRED_LIBRARIES.filter(
     ({ variable, pattern }) => !env[variable] && !hasSystemLibrary(pattern),
@@ -27,7 +33,7 @@ function hasSystemLibrary(pattern) {
   return (stdout ?? "").split("\n").some((line) => pattern.test(line.trim().split(" ")[0]));
 }
 
-/** Where pip puts NVIDIA's packages. */
+/** Returns the directories in which pip installs NVIDIA's packages. */
 function pythonDirectories(env) {
   const { stdout } = spawnSync("python3", ["-c", "import nvidia; print('\\n'.join(nvidia.__path__))"], {
     encoding: "utf8",

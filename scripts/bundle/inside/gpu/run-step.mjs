@@ -3,19 +3,19 @@ import { spawn } from "node:child_process";
 const GRACE_MS = 5000;
 
 /**
- * Runs a step for at most so many seconds, and hands what it prints to `log`. Resolves to `{ outcome, seconds }`; the outcome is
- * "ok", "exit 1" and the like, or "out of time".
+ * Runs a step for at most `seconds` seconds, and passes its output to `log`. Resolves to `{ outcome, seconds }`, where
+ * the outcome is "ok", "out of time", or, for example, "exit 1".
  */
 export function runStep({ command: [program, ...args], directory, env }, seconds, log) {
   const start = performance.now();
   return new Promise((resolve) => {
-    // A group of its own, so that nothing that it started outlives it.
+    // The step has its own process group, so that no process that it starts outlives it.
     const child = spawn(program, args, { cwd: directory, env, stdio: ["ignore", "pipe", "pipe"], detached: true });
     const killGroup = (signal) => {
-      if (child.pid === undefined) return; // It never began.
+      if (child.pid === undefined) return; // It was not started.
       try {
         process.kill(-child.pid, signal);
-      } catch {} // It has ended.
+      } catch {} // It has exited.
     };
     let hasTimedOut = false;
     const timers = [

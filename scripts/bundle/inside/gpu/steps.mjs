@@ -3,16 +3,16 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { findPythonLibraries } from "./libraries.mjs";
 
-/** Tests of the emulation, of compilers' reports, and of what goes wrong: no GPU takes part. */
+/** Tests of the emulation, of compiler reports and of failures, which use no GPU. */
 const CPU_ONLY_TESTS = ["faults", "budgets", "errors", "system", "lifetime", "library-search-paths", "refusal"];
-/** Every kernel that uses tensor cores, on few numbers. */
+/** Tests of every kernel that uses tensor cores, on small inputs. */
 const SANITIZER_TESTS = ["test/tensor-cores.test.ts"];
-/** What the benchmarks' own budgets add up to, and what it takes to start and to report. */
+/** Sum of the benchmarks' time budgets, plus time to start and to report. */
 const BENCHMARK_SECONDS = 500;
 
 /**
- * What there is to do on a machine with a GPU: `{ name, about, seconds, directory, command, env }`, or `skip` with the reason. One
- * without `seconds` takes what time is left, and `within` reports what to add to its command then.
+ * Returns the steps for a machine with a GPU: `{ name, about, seconds, directory, command, env }`, or `skip` with the
+ * reason. A step without `seconds` uses the remaining time. Its `within` returns the arguments to append for this time.
  */
 export function createSteps(root, out, baseEnvironment = process.env) {
   const env = {
@@ -20,7 +20,7 @@ export function createSteps(root, out, baseEnvironment = process.env) {
     MOSAIC_TEST_GPU: "1",
     MOSAIC_DEVICE: "cuda",
     MOSAIC_SHARE_GPUS: "1",
-    // Ranks that share a GPU reach one another through the network, of this machine.
+    // Ranks that share a GPU communicate through this machine's network.
     NCCL_SOCKET_IFNAME: baseEnvironment.NCCL_SOCKET_IFNAME ?? "lo",
     ...findPythonLibraries(baseEnvironment),
   };
@@ -90,7 +90,7 @@ function createTestSteps(root) {
   ];
 }
 
-/** Tests run in a process that vitest forks. */
+/** Returns the sanitizer steps. They include child processes, because vitest forks a process for the tests. */
 function createSanitizerSteps(root) {
   const program = findProgram("compute-sanitizer");
   const options = ["--target-processes", "all", "--error-exitcode", "9"];
@@ -120,7 +120,7 @@ function hasTorch() {
   return spawnSync("python3", ["-c", "import importlib.util as u; exit(u.find_spec('torch') is None)"]).status === 0;
 }
 
-/** On the PATH, or where NVIDIA installs it. */
+/** Finds a program on the PATH or in NVIDIA's default directory. */
 function findProgram(name) {
   const { stdout } = spawnSync("sh", ["-c", `command -v ${name}`], { encoding: "utf8" });
   const defaultPath = `/usr/local/cuda/bin/${name}`;
