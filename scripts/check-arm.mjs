@@ -35,8 +35,8 @@ const UNEMULATED_TESTS = {
 };
 
 /**
- * Returns the path of a Node.js for Arm. It is downloaded with `npm pack`, because `npm install` would select the
- * platform package of this machine.
+ * Returns the path of a Node.js for Arm. Uses `npm pack`, because npm would install the package of this machine's
+ * platform.
  */
 function installArmNode() {
   if (process.env.MOSAIC_ARM_NODE) return process.env.MOSAIC_ARM_NODE;

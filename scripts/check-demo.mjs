@@ -44,7 +44,7 @@ function runDemo(name, [command, ...programArgs], options) {
   return summary;
 }
 
-/** Checks that numbers are possible. Whether they are good enough is checked by the demo, through its exit code. */
+/** Rejects impossible numbers. The demo itself judges accuracy, through its exit code. */
 function checkNumbers(name, summary) {
   const { maxError, errorRatio, seconds, ranks, bytesSent, bytesSentClosedForm, bytesSentPlanned } = summary;
   if (!(maxError >= 0)) fail(`${name}: expected maxError ≥ 0, received ${maxError}`);
@@ -59,7 +59,7 @@ function checkNumbers(name, summary) {
   );
 }
 
-/** Checks that every rank has a row in the picture, with attention events, and with send events if bytes were sent. */
+/** Checks that the picture has a row for every rank, attention events and, if bytes were sent, send events. */
 function checkPicture(name, { ranks, bytesSent }, file) {
   if (file === "") return;
   const svg = readFileSync(file, "utf8");

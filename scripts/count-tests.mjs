@@ -36,8 +36,8 @@ function describeFailures({ name: path, status, message, assertionResults }, roo
 const NOT_RUN_STATUSES = new Set(["pending", "skipped", "todo", "disabled"]);
 
 /**
- * Counts tests that did not pass although they were meant to run, and files that failed to load. A worker that dies
- * leaves tests without an outcome. A file that fails to load has no tests.
+ * Counts tests that should have run and did not pass, including those of a worker that died, and files that failed to
+ * load, which have no tests.
  */
 function countFailures({ numTotalTests, numPassedTests, numPendingTests, numTodoTests, testResults }) {
   const hasFailedToLoad = ({ status, assertionResults }) =>

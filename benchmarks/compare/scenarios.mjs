@@ -11,9 +11,7 @@ import { pathToFileURL } from "node:url";
 const [root, name] = process.argv.slice(2);
 const importPackage = (directory) => import(pathToFileURL(join(root, "packages", directory, "dist/index.js")).href);
 
-/**
- * Returns the minimum time of `repetitions` calls, after one warm-up call. Other load on the machine only adds time.
- */
+/** Returns the minimum time of several runs after a warm-up, because other load only adds time. */
 async function measureMinMilliseconds(repetitions, body) {
   await body();
   let minMilliseconds = Number.POSITIVE_INFINITY;

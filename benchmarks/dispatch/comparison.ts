@@ -55,7 +55,7 @@ const MAX_DOCUMENT_RANKS = 8192;
 
 const maskNames = ["causal", "log-normal 7.2, 1.6", "GitHub", "ArXiv", "mixed 0.7K, 36K"] as const;
 
-/** Yields the fastest strategy of every family for each mask, number of ranks and kind of links. */
+/** Yields the fastest strategy of each family per mask, number of ranks and kind of links. */
 export function* compare(seed: number, rankCounts: readonly number[]): Generator<ComparisonRow> {
   const draw = createUniformGenerator(seed);
   for (const name of maskNames) {
@@ -284,7 +284,7 @@ export function usesDispatch({ family }: ComparisonRow): boolean {
   return family.endsWith("dispatch");
 }
 
-/** Groups rows by mask, number of ranks and kind of links, in the order of `rows`, which lists our strategies first. */
+/** Groups rows by mask, number of ranks and kind of links. Our strategies come first, as in `rows`. */
 export function groupRows(rows: readonly ComparisonRow[]): ComparisonRow[][] {
   const groups = new Map<string, ComparisonRow[]>();
   for (const row of rows) {

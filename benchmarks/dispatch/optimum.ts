@@ -21,8 +21,8 @@ export interface OptimumGaps {
 const CHUNK_SIZE = 16;
 
 /**
- * Compares all placements of instances with two ranks of three to five chunks each, or three ranks of two or three. All
- * ranks of an instance have the same number of chunks.
+ * Compares all placements on instances of two ranks with three to five chunks each, or three ranks with two to three.
+ * All ranks have the same number of chunks.
  */
 export function measureOptimumGaps(instances: number, seed: number): OptimumGaps {
   const draw = createUniformGenerator(seed);

@@ -11,12 +11,9 @@ import {
   setRequiresGrad,
 } from "./problem.ts";
 
-/** Largest relative error that is explained by rounding, for products of numbers with 8 or 11 significant bits. */
+/** Largest relative error that rounding explains, for products of numbers with 8 or 11 bits. */
 export const tolerances = { bf16: 1e-2, fp16: 2e-3 } as const;
-/**
- * Factor on the tolerance of single rows and of sums with cancellation, whose errors vary more than those of whole
- * tensors.
- */
+/** Tolerance factor for single rows and for sums that cancel, which vary more than whole tensors. */
 const SINGLE_ROW_TOLERANCE_FACTOR = 3;
 
 /** Draws the problem on the host, and compares all results with the definition in float64. */

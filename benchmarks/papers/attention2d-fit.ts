@@ -4,7 +4,7 @@ import { bytesPerMegaflop, minimizeScalar, createProfile, simulateTiming, type T
 import { lengths, type Model, models, stepSeconds } from "./published.ts";
 import type { Table } from "./table.ts";
 
-/** The paper states 64 GPUs on 16 nodes, which is four GPUs per node. It does not state the links. */
+/** The paper implies four GPUs per node (64 on 16 nodes). It does not state the links. */
 export const topologies: readonly Topology[] = [
   { name: "all links equal", ranksPerNode: 1, ports: 1, intraNodeSpeedup: 1 },
   { name: "nodes of 4 GPUs, 4 ports", ranksPerNode: 4, ports: 4, intraNodeSpeedup: 10 },

@@ -69,10 +69,7 @@ interface RoundTiming {
   readonly seconds: number;
 }
 
-/**
- * Returns the profile and the time per step of each round. Steps take from the first rank's begin to the last rank's
- * end.
- */
+/** Returns each round's profile and step time, from the first rank's begin to the last rank's end. */
 function groupByRound(reportedRounds: readonly (readonly Round[])[], problem: number, steps: number): RoundTiming[] {
   return reportedRounds[0]!.map(({ profile }, round) => {
     const intervals = reportedRounds.map((rounds) => rounds[round]!.intervals[problem]!);

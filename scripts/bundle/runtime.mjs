@@ -2,10 +2,7 @@ import { spawnSync } from "node:child_process";
 import { chmodSync, copyFileSync, mkdirSync, realpathSync } from "node:fs";
 import { join } from "node:path";
 
-/**
- * Libraries that Node.js links and that a bare machine may lack. glibc is not included, because every machine has its
- * own.
- */
+/** Libraries that Node.js links and a bare machine may lack. Every machine has its own glibc. */
 const LIBRARY_PATTERN = /^\s*(libstdc\+\+\.so\.6|libgcc_s\.so\.1) => (\S+)/gm;
 
 /** Copies this Node.js without symbols, and its C++ libraries for machines without them. */

@@ -43,10 +43,7 @@ function formatPackageTable(packages) {
   return formatTable(["package", "version", "KiB packed", "KiB unpacked", "files", "addons"], rows);
 }
 
-/**
- * Lists the contents of each package by the first part of their paths. A full list would have a declaration for every
- * source.
- */
+/** Lists package contents by the first part of their paths, because every source has a declaration. */
 function formatContents(packages) {
   const rows = packages.map(({ name, packed }) => {
     const filesByDirectory = groupByDirectory(packed.files);

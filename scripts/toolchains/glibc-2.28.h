@@ -16,8 +16,7 @@ __attribute__((weak, used, visibility("hidden"))) char __libc_single_threaded = 
 #undef _GLIBCXX_USE_PTHREAD_MUTEX_CLOCKLOCK
 #undef _GLIBCXX_USE_PTHREAD_RWLOCK_CLOCKLOCK
 
-// Since glibc 2.29 these functions have versions without SVID error wrappers. The oldest versions return the same
-// results.
+// New versions since glibc 2.29 omit the SVID error wrappers. The oldest versions return the same results.
 #ifdef __x86_64__
 #define MOSAIC_GLIBC_OLDEST "GLIBC_2.2.5"
 #else
