@@ -50,7 +50,7 @@ function copy(root, directory, path) {
   cpSync(join(root, path), join(directory, path), { recursive: true });
 }
 
-/** Copies a build output without source maps, which are as large as all other files together. */
+/** Copies a build output without source maps. They are as large as all the rest, and the sources are included. */
 function copyBuildOutput(root, directory, path) {
   rmSync(join(directory, path), { recursive: true, force: true });
   cpSync(join(root, path), join(directory, path), {
