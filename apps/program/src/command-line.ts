@@ -4,17 +4,17 @@ import { constants, tmpdir } from "node:os";
 import { join } from "node:path";
 import { RanksFailedError } from "./ranks.ts";
 
-/** The command line cannot be understood; the message states what would be. */
+/** Error of an invalid command line. The message states what is expected. */
 export class UsageError extends Error {
   override readonly name: string = "UsageError";
 }
 
-/** Aborted by SIGINT and SIGTERM, which end the program at once while nothing listens. */
+/** Returns a signal that SIGINT and SIGTERM abort. While it has no listeners, they end the program at once. */
 export function abortOnSignals(): AbortSignal {
   const abortController = new AbortController();
   for (const name of ["SIGINT", "SIGTERM"] as const) {
     process.on(name, () => {
-      // The launcher listens while it has ranks to end; else there is nothing to wait for.
+      // The launcher listens while it has ranks to terminate. Otherwise there is nothing to wait for.
       const hasRanks = getEventListeners(abortController.signal, "abort").length > 0;
       abortController.abort();
       if (!hasRanks) process.exit(128 + constants.signals[name]);
@@ -23,7 +23,10 @@ export function abortOnSignals(): AbortSignal {
   return abortController.signal;
 }
 
-/** The program's exit code: what `body` returns, 2 for a UsageError, that of ranks that failed. Prints either error. */
+/**
+ * Runs `body` and returns the program's exit code: the result of `body`, 2 for a UsageError, or the exit code of failed
+ * ranks. Prints either error.
+ */
 export async function runProgram(usage: string, body: () => Promise<number>): Promise<number> {
   try {
     return await body();
@@ -35,10 +38,10 @@ export async function runProgram(usage: string, body: () => Promise<number>): Pr
   }
 }
 
-/** What the first argument names, and gets the others. */
+/** Commands by name. The first argument names the command, which receives the other arguments. */
 export type Commands = Readonly<Record<string, (args: readonly string[]) => Promise<void> | void>>;
 
-/** Runs one of several commands, or prints the usage for --help; returns the exit code. */
+/** Runs one of several commands, or prints the usage for --help. Returns the exit code. */
 export function runCommand(argv: readonly string[], usage: string, commands: Commands): Promise<number> {
   return runProgram(usage, async () => {
     const [name = "--help", ...args] = argv;
@@ -55,7 +58,7 @@ export function runCommand(argv: readonly string[], usage: string, commands: Com
   });
 }
 
-/** `body` with a directory that is removed when it ends, or the process does. */
+/** Runs `body` with a temporary directory, which is removed when `body` completes or the process exits. */
 export async function withTemporaryDirectory<T>(prefix: string, body: (directory: string) => Promise<T>): Promise<T> {
   const directory = mkdtempSync(join(tmpdir(), prefix));
   const remove = (): void => rmSync(directory, { recursive: true, force: true });

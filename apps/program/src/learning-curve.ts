@@ -1,12 +1,12 @@
 import { appendFileSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import { UsageError } from "./command-line.ts";
 
-/** What every line of a log has: steps taken. */
+/** A line of a log: at least the number of completed steps. */
 export interface LogLine {
   readonly step: number;
 }
 
-/** A log of one JSON object a line, which a restarted training continues where its checkpoint stands. */
+/** A log with one JSON object per line. A restarted training continues it at the step of its checkpoint. */
 export class LearningCurve<Point extends LogLine> {
   readonly #path: string;
 
@@ -14,7 +14,7 @@ export class LearningCurve<Point extends LogLine> {
     this.#path = path;
   }
 
-  /** Removes what came after `step`, also half a line that a killed process left. */
+  /** Removes all lines after `step`, including an incomplete line of a killed process. */
   truncateAfter(step: number): void {
     const keptEntries = readLearningCurve<Point>(this.#path).filter((entry) => entry.step <= step);
     writeFileSync(this.#path, keptEntries.map((entry) => `${JSON.stringify(entry)}\n`).join(""));
@@ -26,9 +26,9 @@ export class LearningCurve<Point extends LogLine> {
 }
 
 /**
- * The lines of a log that are whole; none if there is no such file.
+ * Returns the complete lines of a log, or none if the file does not exist.
  *
- * @throws UsageError for a line that is no object of JSON with its steps, with its place.
+ * @throws UsageError with the path and line number of a line that is not a JSON object with a step.
  */
 export function readLearningCurve<Point extends LogLine>(path: string): readonly Point[] {
   if (!existsSync(path)) return [];

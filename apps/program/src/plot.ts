@@ -2,12 +2,12 @@ import { escape, rect, formatCoordinate, text } from "@mosaic/planner/svg";
 
 const SERIES_COLORS = ["#3366cc", "#e08214", "#2a9d6f", "#b5446e", "#7a5cc4"] as const;
 
-/** Grey, for what is beside the point. */
+/** Grey, for secondary text and lines. */
 export const TEXT_GRAY = "#69727f";
 const TEXT_COLOR = "#1c2330";
 const FONT = "font-family=\"'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif\"";
 
-/** A whole picture: a title, a line below it, and what is drawn. */
+/** Returns an SVG document with a title, a subtitle and the given elements. */
 export function svg(
   { width, height, title, subtitle }: { width: number; height: number; title: string; subtitle: string },
   body: readonly string[],
@@ -24,20 +24,20 @@ export function svg(
   ].join("\n");
 }
 
-/** A straight line. */
+/** Returns a straight line. */
 export function svgLine([x1, y1, x2, y2]: readonly [number, number, number, number], attributes: string): string {
   return `<line x1="${formatCoordinate(x1)}" y1="${formatCoordinate(y1)}" x2="${formatCoordinate(x2)}" y2="${formatCoordinate(y2)}" ${attributes}/>`;
 }
 
-/** A line through points. */
+/** Returns a line through points. */
 export function polyline(points: readonly (readonly [number, number])[], attributes: string): string {
   return `<polyline points="${points.map(([x, y]) => `${formatCoordinate(x)},${formatCoordinate(y)}`).join(" ")}" fill="none" ${attributes}/>`;
 }
 
-/** From values to pixels. */
+/** Maps values to pixels. */
 export type AxisScale = (value: number) => number;
 
-/** Evenly, from a range of values to a range of pixels. */
+/** Returns a linear scale from a range of values to a range of pixels. */
 export function linearAxis(
   [low, high]: readonly [number, number],
   [pixelStart, pixelEnd]: readonly [number, number],
@@ -45,13 +45,13 @@ export function linearAxis(
   return (value) => pixelStart + ((value - low) / (high - low)) * (pixelEnd - pixelStart);
 }
 
-/** By orders of magnitude. */
+/** Returns a logarithmic scale from a range of values to a range of pixels. */
 export function logAxis([low, high]: readonly [number, number], pixelRange: readonly [number, number]): AxisScale {
   const axis = linearAxis([Math.log10(low), Math.log10(high)], pixelRange);
   return (value) => axis(Math.log10(value));
 }
 
-/** Round values that divide a range into some 5 parts. */
+/** Returns round values that divide a range into about `numIntervals` parts. */
 export function axisTicks([low, high]: readonly [number, number], numIntervals = 5): readonly number[] {
   const roughStep = (high - low) / numIntervals;
   const decade = 10 ** Math.floor(Math.log10(roughStep));
@@ -62,17 +62,17 @@ export function axisTicks([low, high]: readonly [number, number], numIntervals =
   );
 }
 
-/** Small words in grey. */
+/** Returns small grey text. */
 export function smallText(position: { x: number; y: number }, content: string, attributes = ""): string {
   return text(position.x, position.y, content, `font-size="11" fill="${TEXT_GRAY}" ${attributes}`);
 }
 
-/** Words in ink. */
+/** Returns text in the dark text color. */
 export function svgText(position: { x: number; y: number }, content: string, attributes = ""): string {
   return text(position.x, position.y, content, `font-size="12" fill="${TEXT_COLOR}" ${attributes}`);
 }
 
-/** The i-th of five colours, which begin again. */
+/** Returns the i-th color of a cycle of five. */
 export function paletteColor(i: number): string {
   return SERIES_COLORS[i % SERIES_COLORS.length]!;
 }

@@ -1,4 +1,4 @@
-/** How far a training is: one line that renews itself on a terminal, a line for each tenth elsewhere. */
+/** Progress of a task: one line that is updated in place on a terminal, or one line for each tenth elsewhere. */
 export class Progress {
   readonly #out: NodeJS.WriteStream;
   #startTime = 0;
@@ -8,14 +8,14 @@ export class Progress {
     this.#out = out;
   }
 
-  /** A new piece of work begins; returns what to call with the share of it that is done, and in words. */
+  /** Begins a new task. Returns a function to call with the completed share of the task and a label. */
   begin(): (share: number, label: string) => void {
     this.#startTime = performance.now();
     this.#lastShownTenth = -1;
     return (share, label) => this.#showLine(share, label);
   }
 
-  /** Clears the line, so that what is printed next stands alone. */
+  /** Clears the line, so that the next output starts on an empty line. */
   end(): void {
     if (this.#out.isTTY) this.#out.write("\r\u001b[2K");
   }

@@ -1,4 +1,4 @@
-/** Numbers that depend on the seeds alone: mulberry32, whose state begins with a mix of them. */
+/** Generator of random numbers that depend on the seeds only: mulberry32, with a hash of the seeds as initial state. */
 export class Random {
   #state: number;
 
@@ -6,18 +6,18 @@ export class Random {
     this.#state = seeds.reduce((state, seed) => mixBits(Math.imul(state ^ (seed >>> 0), 0x9e3779b1) + 0x7f4a7c15), 1);
   }
 
-  /** From 0 to below 1. */
+  /** Returns a uniform number in [0, 1). */
   uniform(): number {
     this.#state = (this.#state + 0x6d2b79f5) >>> 0;
     return mixBits(this.#state) / 2 ** 32;
   }
 
-  /** An integer from 0 to below `end`. */
+  /** Returns a random integer in [0, end). */
   integer(end: number): number {
     return Math.floor(this.uniform() * end);
   }
 
-  /** The numbers from 0 to below `end`, in any order. */
+  /** Returns the integers in [0, end) in random order. */
   permutation(end: number): number[] {
     const values = Array.from({ length: end }, (_, i) => i);
     for (let i = end - 1; i > 0; i--) {

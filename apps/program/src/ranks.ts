@@ -1,9 +1,9 @@
 import { fileURLToPath } from "node:url";
 import { type Failure, type LaunchEvent, type Result, launch } from "@mosaic/launcher";
 
-/** How ranks are started. */
+/** Options for starting ranks. */
 export interface RankLaunchOptions<Report> {
-  /** Called with what rank 0 reports: each line of its output that is an object in JSON. */
+  /** Called with each report of rank 0: a line of its output that is a JSON object. */
   readonly onReport?: (report: Report) => void;
   /** Called for every event. */
   readonly onEvent?: (event: LaunchEvent) => void;
@@ -13,14 +13,14 @@ export interface RankLaunchOptions<Report> {
   readonly abort?: AbortSignal;
 }
 
-/** What ranks run. */
+/** Program of the ranks, and their number. */
 export interface RankProgram {
   readonly entry: URL;
   readonly args: readonly string[];
   readonly ranks: number;
 }
 
-/** Starts ranks, which are restarted if one dies. Other output than reports goes to stderr. */
+/** Starts ranks, and restarts them if one dies. Output other than reports is written to stderr. */
 export function launchRanks<Report>(
   { entry, args, ranks }: RankProgram,
   { onReport, onEvent, ...options }: RankLaunchOptions<Report> = {},
@@ -50,7 +50,7 @@ function parseReport<Report>(line: string): Report | undefined {
   }
 }
 
-/** Ranks have failed; `exitCode` is what the program should end with. */
+/** Error of failed ranks. The program should exit with `exitCode`. */
 export class RanksFailedError extends Error {
   override readonly name: string = "RanksFailedError";
   readonly exitCode: number;

@@ -1,6 +1,7 @@
-// How much of its communication the quickstart hides behind compute where ranks are on two hosts. As root:
-//
-//   bash scripts/hosts.sh 2 node --import tsx apps/quickstart/bench/overlap.mjs [--tokens 8192] [--ranks 1] [--heads 2]      tokens and ranks: of each rank, host
+// Measures the fraction of the quickstart's communication that is hidden behind compute, with ranks on two hosts.
+// --tokens is the number per rank, --ranks the number per host. As root:
+// 
+// bash scripts/hosts.sh 2 node --import tsx apps/quickstart/bench/overlap.mjs [--tokens 8192] [--ranks 1] [--heads 2]
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";
 import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
@@ -70,7 +71,7 @@ function runOnHost(host, job) {
     ...nodeArgs,
     ...program,
   ];
-  // Hosts of one machine; between machines UCX finds by itself that it cannot share memory.
+  // These hosts are on one machine. Between machines, UCX detects that it cannot share memory and needs no setting.
   const env = { ...process.env, MOSAIC_TOKEN_FILE: tokenPath, MOSAIC_THREADS: "1", UCX_TLS: "tcp" };
   const child = spawn("ip", args, { env, stdio: ["ignore", "ignore", "inherit"] });
   return new Promise((resolve, reject) =>

@@ -70,7 +70,7 @@ export const help: string = `Computes exact attention over one long sequence tha
   --json           prints one JSON object as the last line
   -h, --help       show this help`;
 
-/** Reads the command line (without node and script), or "help"; throws a UsageError. */
+/** Parses the command line, without node and script. Returns the settings or "help", or throws a UsageError. */
 export function parseSettings(args: readonly string[]): Settings | "help" {
   const values = parseFlags(args);
   if (values.help) return "help";
@@ -109,7 +109,7 @@ export function parseSettings(args: readonly string[]): Settings | "help" {
   );
 }
 
-/** How many ranks, and for a backend that needs two dimensions in what shape. */
+/** Returns the number of ranks and, for a backend with two dimensions, their shape. */
 function parseRanks(
   { ranks, mesh }: { readonly ranks?: string; readonly mesh?: string },
   backend: string,
@@ -156,7 +156,7 @@ function parseMaskOption(
   );
 }
 
-/** Late tokens have more work where they see all before them: then each rank gets early and late ones. */
+/** Returns the placement. If later tokens attend to more keys, the default gives each rank early and late tokens. */
 function parsePlacement(
   { placement }: { readonly placement?: string },
   backend: string,
@@ -192,13 +192,13 @@ function checkEven(name: string, value: number): number {
   );
 }
 
-/** A file in a directory that is there: found out before the work, not after it. */
+/** Returns the path of a file whose directory exists. Checked before the run, not when the file is written. */
 function checkWritable(name: string, path: string): string {
   if (path === "" || existsSync(dirname(path))) return path;
   throw new UsageError(`--${name}: expected a file in a directory that exists, received "${path}"`);
 }
 
-/** A machine that was measured before, so that it is not measured again. */
+/** Reads the profile of a machine that was measured before, so that it is not measured again. */
 function readProfile({ profile }: { readonly profile?: string }): Pick<Settings, "profile"> {
   if (profile === undefined) return {};
   try {

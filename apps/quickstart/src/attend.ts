@@ -12,8 +12,8 @@ export interface AttentionRun {
 }
 
 /**
- * This rank's part of attention over the whole sequence: the main job. A context of one rank does it on one device.
- * `finished` is called for every piece that is done.
+ * Computes this rank's part of attention over the whole sequence. A context of one rank computes it on one device.
+ * `onStep` is called for every completed step.
  */
 export async function attend(ctx: mosaic.Context, settings: Settings, onStep: ProgressListener): Promise<AttentionRun> {
   const configuration = configureBackend(settings);
@@ -41,13 +41,13 @@ export async function attend(ctx: mosaic.Context, settings: Settings, onStep: Pr
   };
 }
 
-/** Along all mesh axes; two of them may be one group. */
+/** Returns the bytes sent along all mesh axes. Two axes may share a group, which is counted once. */
 function totalBytesSent({ mesh }: mosaic.Context, axes: readonly string[]): number {
   const groups = [...new Set(axes.map((axis) => mesh.group(axis)))];
   return groups.reduce((sum, group) => sum + group.traffic().bytesSent, 0);
 }
 
-/** The rows that this rank holds, and no others: q, k, v and the gradient that the loss sends back, [1,H,S,D]. */
+/** This rank's rows of q, k, v and of the gradient of the loss with respect to out, [1,H,S,D]. */
 class Shard implements Disposable {
   readonly q: mosaic.Tensor;
   readonly k: mosaic.Tensor;
@@ -78,7 +78,7 @@ class Shard implements Disposable {
   }
 }
 
-/** Every rank has its shard: the clock and the trace begin together, and memory counts from what is held now. */
+/** Starts clock and trace on all ranks at once, after each has its shard. Peak memory counts from the current usage. */
 async function startMeasurement(ctx: mosaic.Context): Promise<void> {
   await ctx.device.stream.synchronize();
   ctx.device.resetPeakMemory();
@@ -87,7 +87,7 @@ async function startMeasurement(ctx: mosaic.Context): Promise<void> {
   await ctx.device.stream.synchronize();
 }
 
-/** Seconds of CLOCK_MONOTONIC, which all processes of a host share. */
+/** Returns seconds of CLOCK_MONOTONIC, which all processes of a host share. */
 const getMonotonicSeconds = (): number => Number(process.hrtime.bigint()) / 1e9;
 
 async function readTensors(tensors: Readonly<Record<string, mosaic.Tensor | null>>): Promise<Results> {

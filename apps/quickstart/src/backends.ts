@@ -24,7 +24,7 @@ import { createMask } from "./mask.ts";
 
 const cachedPlans = new WeakMap<Settings, AutoStrategy>();
 
-/** What the planner chooses for these settings, whose profile it needs: computed once. The same on every rank. */
+/** Returns the planner's choice for settings with a profile. It is computed once, and is the same on every rank. */
 export function planAutomatically(settings: Settings): AutoStrategy {
   const { tokens, numHeads, headDim, dtype, ranks, profile } = settings;
   if (!profile)
@@ -50,17 +50,17 @@ export function planAutomatically(settings: Settings): AutoStrategy {
   return cachedPlan;
 }
 
-/** A way to attend that this program offers. */
+/** A backend that this program offers. */
 interface BackendEntry {
-  /** For those that arrange ranks in two dimensions. */
+  /** Dimensions of a backend that arranges ranks in two dimensions. */
   readonly dimensions?: Dimensions;
   configureBackend(settings: Settings): BackendConfiguration;
 }
 
 interface Dimensions {
-  /** What the two numbers count. */
+  /** Names of the two dimensions. */
   readonly names: readonly [string, string];
-  /** The default shape. */
+  /** Returns the default shape. */
   chooseShape(ranks: number, numHeads: number): GridShape;
 }
 
@@ -93,7 +93,7 @@ const backendTable: Readonly<Record<string, BackendEntry>> = {
 
 export const backendNames = (): readonly string[] => Object.keys(backendTable);
 
-/** The backend that the settings name, and its mesh. */
+/** Returns the backend that the settings name, and its mesh. */
 export function configureBackend(settings: Settings): BackendConfiguration {
   return backendTable[settings.backend]!.configureBackend(settings);
 }
@@ -102,17 +102,17 @@ function createConfiguration(backend: Strategy, ranks: number): BackendConfigura
   return { backend, mesh: backend.meshFor(ranks) };
 }
 
-/** What the two dimensions of a backend count; undefined for one that has no two. */
+/** Returns the two dimensions of a backend, or undefined for a backend without two dimensions. */
 export function gridDimensions(name: string): Dimensions | undefined {
   return backendTable[name]!.dimensions;
 }
 
-/** "mesh2d, 2 rows × 4 columns". */
+/** Returns for example "mesh2d, 2 rows × 4 columns". */
 export function describeBackend(settings: Settings): string {
   return [settings.backend, ...describeShape(settings)].join(", ");
 }
 
-/** "2 rows × 4 columns", or what was chosen, or nothing where the backend's name states it all. */
+/** Returns for example "2 rows × 4 columns", or the planner's choice, or nothing for a backend without a shape. */
 export function describeShape(settings: Settings): readonly string[] {
   const { backend, shape } = settings;
   if (backend === "auto") return [planAutomatically(settings).plan.best.name];
@@ -120,13 +120,13 @@ export function describeShape(settings: Settings): readonly string[] {
   return shape && names ? [`${shape[0]} ${names[0]} × ${shape[1]} ${names[1]}`] : [];
 }
 
-/** Ranks for heads must have some, and better equally many; then the most nearly square. */
+/** Returns the most nearly square shape whose head ranks all have the same number of heads. */
 function chooseHeadShape(ranks: number, numHeads: number): GridShape {
   const fittingShapes = gridShapes(ranks).filter(([headRanks]) => headRanks <= numHeads);
   return fittingShapes.find(([headRanks]) => numHeads % headRanks === 0)!;
 }
 
-/** Which tokens each rank holds. */
+/** Returns the layout: the tokens of each rank. */
 export function createLayout(settings: Settings, { backend, mesh }: BackendConfiguration): Layout {
   return layoutOf({ mesh, axes: backend.axes, placement: createPlacement(settings), length: settings.tokens });
 }
@@ -141,28 +141,28 @@ const placementFactories: Readonly<Record<PlacementChoice, (settings: Settings) 
   },
 };
 
-/** How the sequence is cut. The same on every rank. */
+/** Returns the placement of the sequence. It is the same on every rank. */
 export function createPlacement(settings: Settings): Placement {
   return placementFactories[settings.placement](settings);
 }
 
 const maskCache = new WeakMap<Settings, Mask>();
 
-/** Who sees what: one object for the same settings, as what is derived from a mask is kept with it. */
+/** Returns the mask: one object for the same settings, because data derived from a mask is cached by object. */
 export function getMask(settings: Settings): Mask {
   let mask = maskCache.get(settings);
   if (!mask) maskCache.set(settings, (mask = createMask(settings.mask, settings.tokens)));
   return mask;
 }
 
-/** What a rank does in a second, about: a core of a processor with shared memory, or an H100 with NVLink. */
+/** Returns the approximate speed of a rank: a CPU core with shared memory, or an H100 with NVLink. */
 function machineSpeed({ device }: Settings): Record<"latency" | "bandwidth" | "launch" | "flops", number> {
   return device === "cuda"
     ? { latency: 20e-6, bandwidth: 200e9, launch: 10e-6, flops: 500e12 }
     : { latency: 50e-6, bandwidth: 4e9, launch: 10e-6, flops: 60e9 };
 }
 
-/** Bytes of k and v of one token. */
+/** Returns the bytes of k and v of one token. */
 export function keyValueBytesPerToken({
   numHeads,
   headDim,
@@ -185,7 +185,7 @@ function dispatchCost(settings: Settings): DispatchCost {
   };
 }
 
-/** A backend, and the mesh of ranks that it needs. */
+/** A backend and its mesh of ranks. */
 interface BackendConfiguration {
   readonly backend: AttentionBackend;
   readonly mesh: Coordinate;

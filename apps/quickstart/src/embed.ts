@@ -13,7 +13,7 @@ export function readGenome(): Bases {
   return parseFasta(gunzipSync(readFileSync(LAMBDA_PATH)).toString("latin1"));
 }
 
-/** The bases of a FASTA file of one record; throws on an unknown letter, naming its line. */
+/** Parses the bases of a FASTA file with one record. For an unknown letter, throws an error that names its line. */
 export function parseFasta(text: string): Bases {
   const lines = text.split(/\r?\n/);
   const bases = new Uint8Array(text.length);
@@ -34,8 +34,8 @@ export function parseFasta(text: string): Bases {
 const TOKEN_LENGTH = 6;
 
 /**
- * The token at a position: the six bases that begin there, as one number below 4⁶. The genome is circular, as λ's own
- * does inside its host, and so repeats when a sequence is longer.
+ * Returns the token at a position: the six bases from there on, as one number below 4⁶. The genome is treated as
+ * circular, which λ's is inside its host, so a longer sequence repeats it.
  */
 export function tokenAtPosition(genome: Bases, position: number): number {
   let token = 0;
@@ -59,17 +59,18 @@ interface EmbedOptions {
 }
 
 const EMBED_DIM = 64;
-/** How alike queries and keys of one token are: with 0 attention is near uniform, with 1 it is a look-up. */
+/** Correlation of queries and keys of one token. With 0, attention is nearly uniform; with 1, it is a lookup. */
 const QK_CORRELATION = 0.8;
 /** Standard deviation of the elements of q and k; sharpens the softmax. */
 const QK_STD = 0.9;
 
 /**
- * Turns bases into queries, keys and values, the same numbers for a position wherever it is computed.
+ * Computes queries, keys and values from bases. The values at a position are the same on every rank.
  *
- * A token's embedding is the sum of its six bases' seeded random vectors, so similar tokens lie close together. Seeded
- * projections make q, k and v of it; as they are linear they are applied once to each token that occurs. Position
- * enters q and k as rotations (RoFormer, Su et al. 2021), which need the global positions that a shard carries.
+ * A token's embedding is the sum of its six bases' seeded random vectors, so that similar tokens are close together.
+ * Seeded projections compute q, k and v from it. Because they are linear, they are applied only once to each token that
+ * occurs. Positions are encoded in q and k as rotations (RoFormer, Su et al. 2021), which need the global positions of
+ * a shard.
  */
 export class Embedder {
   readonly #genome: Bases;
@@ -82,7 +83,7 @@ export class Embedder {
     this.#vocabulary = new Vocabulary(options);
   }
 
-  /** q, k and v at the given global positions. */
+  /** Returns q, k and v at the given global positions. */
   projectPositions(positions: Int32Array): Projections {
     const { numHeads, headDim } = this.#options;
     const createArray = (): Float32Array<ArrayBuffer> => new Float32Array(numHeads * positions.length * headDim);
@@ -103,7 +104,7 @@ export class Embedder {
   }
 }
 
-/** Cosine and sine of each pair's angle at a position. */
+/** Computes the cosine and sine of each pair's angle at a position. */
 function computeRotation(position: number, rotation: Float64Array): void {
   for (let i = 0; i < rotation.length; i += 2) {
     const angle = position * 10_000 ** (-i / rotation.length);
@@ -120,7 +121,7 @@ function rotate(out: Float32Array, outOffset: number, x: Float32Array, xOffset: 
   }
 }
 
-/** The projections of tokens, each computed when it is first needed: a shard has few of the 4⁶. */
+/** Projections of tokens. Each is computed on first use, because a shard contains few of the 4⁶ tokens. */
 class Vocabulary {
   readonly #bases: Float64Array;
   readonly #weights: { readonly q: Float64Array; readonly k: Float64Array; readonly v: Float64Array };
@@ -139,7 +140,7 @@ class Vocabulary {
     this.#weights = { q: wq, k: wk, v: wv };
   }
 
-  /** q, k and v of a token, each [H,D]. */
+  /** Returns q, k and v of a token, each [H,D]. */
   project(token: number): Projections {
     const cachedProjections = this.#projectionCache.get(token);
     if (cachedProjections) return cachedProjections;
@@ -155,7 +156,7 @@ class Vocabulary {
   }
 }
 
-/** [E]: the sum of six vectors, one for each place and base, with unit variance. */
+/** Returns the embedding [E] of a token: the sum of six vectors, one for each place and base, with unit variance. */
 function embed(token: number, baseEmbeddings: Float64Array): Float64Array {
   const out = new Float64Array(EMBED_DIM);
   for (let letterIndex = 0; letterIndex < TOKEN_LENGTH; letterIndex++) {
@@ -166,7 +167,7 @@ function embed(token: number, baseEmbeddings: Float64Array): Float64Array {
   return out;
 }
 
-/** x [E] · w [E,H·D] · gain/√E, rounded once. */
+/** Computes x [E] · w [E,H·D] · gain/√E, rounded once. */
 function project(x: Float64Array, w: Float64Array, gain: number): Float32Array<ArrayBuffer> {
   const width = w.length / EMBED_DIM;
   const projection = new Float64Array(width);

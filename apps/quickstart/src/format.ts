@@ -1,36 +1,36 @@
 import type { Payload } from "./rank-schedule.ts";
 
-/** 48 502, with thin spaces. */
+/** Formats 48502 as 48 502, with thin spaces. */
 export function groupDigits(value: number): string {
   return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, "\u2009");
 }
 
-/** Bytes in decimal units, three digits. */
+/** Formats bytes in decimal units, with three digits. */
 export function formatBytes(value: number): string {
   const units = ["B", "kB", "MB", "GB", "TB"];
   const unitIndex = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
   return `${Number((value / 1000 ** unitIndex).toPrecision(3))} ${units[unitIndex]}`;
 }
 
-/** A time, three digits, in milliseconds below a second. */
+/** Formats seconds with three digits, in milliseconds below one second. */
 export function formatSeconds(value: number): string {
   if (value === 0) return "0 s";
   return value < 0.9995 ? `${Number((value * 1000).toPrecision(3))} ms` : `${Number(value.toPrecision(3))} s`;
 }
 
-/** A share as a percentage. */
+/** Formats a fraction as a percentage. */
 export function formatPercent(fraction: number): string {
   return `${Number((fraction * 100).toPrecision(3))} %`;
 }
 
-/** Ranks in words: "rank 2", "ranks 0–3, 6", "all ranks". */
+/** Formats ranks in words: "rank 2", "ranks 0–3, 6", "all ranks". */
 export function formatRanks(ranks: readonly number[], rankCount: number): string {
   if (ranks.length === 0) return "no rank";
   if (ranks.length === rankCount && rankCount > 1) return "all ranks";
   return `${ranks.length > 1 ? "ranks" : "rank"} ${formatRankRanges(ranks)}`;
 }
 
-/** Ranks in order as numbers: "0–3, 6". */
+/** Formats sorted ranks as numbers: "0–3, 6". */
 export function formatRankRanges(ranks: readonly number[]): string {
   const runs: number[][] = [];
   for (const rank of ranks) {
@@ -42,11 +42,11 @@ export function formatRankRanges(ranks: readonly number[]): string {
   return runs.map((run) => (run.length > 2 ? `${run[0]}–${run.at(-1)}` : joinRanks(run))).join(", ");
 }
 
-/** What a batch takes where: "K, V of rank 0 to rank 1; out returned to ranks 2, 3". */
+/** Describes the payloads of a batch: "K, V of rank 0 to rank 1; out returned to ranks 2, 3". */
 export function formatPayloads(payloads: readonly Payload[], rankCount: number): string {
   const mainPayloads = payloads.filter(({ name }) => name !== "statistics");
   const shownPayloads = mainPayloads.length > 0 ? mainPayloads : payloads;
-  // What goes to one rank of one rank's rows is named together, and so are all who get the same.
+  // Payloads with the same owners and receiver are listed together, and so are receivers of the same payloads.
   const namesByReceiverAndOwners = groupBy(
     shownPayloads,
     ({ receiver, owners }) => `${receiver} of ${owners}`,
@@ -66,13 +66,13 @@ export function formatPayloads(payloads: readonly Payload[], rankCount: number):
     .join("; ");
 }
 
-/** What a batch is made of, for short: "Q", "K, V". */
+/** Lists the kinds of payloads of a batch: "Q", "K, V". */
 export function formatPayloadKinds(payloads: readonly Payload[]): string {
   const kinds = [...new Set(payloads.map(({ name }) => name))].filter((payloadName) => payloadName !== "statistics");
   return kinds.length > 0 ? kinds.join(", ") : "statistics";
 }
 
-/** Distinct values by key, both in order of appearance. */
+/** Returns the distinct values by key, both in order of appearance. */
 function groupBy<T, V>(items: readonly T[], keyOf: (item: T) => string, valueOf: (item: T) => V): Map<string, V[]> {
   const groups = new Map<string, V[]>();
   for (const item of items) {

@@ -5,19 +5,19 @@ import type { Coordinate, Span, TraceEvent } from "@mosaic/attention/core";
 import type { Profile } from "@mosaic/attention/planner";
 import type { WorkUnits } from "./progress.ts";
 
-/** What the program gives its ranks. */
+/** Arguments that the program passes to its ranks. */
 export interface Job {
   readonly settings: Settings;
-  /** For what they find. */
+  /** Directory for reports and results. */
   readonly directory: string;
-  /** The work of rank 0, which reports how far it is. */
+  /** Number of steps of rank 0, which reports its progress. */
   readonly totalWork: WorkUnits;
 }
 
-/** The report of one rank; its tensors lie beside, one file each. */
+/** Report of one rank. Its tensors are in the same directory, one file each. */
 export interface RankReport {
   readonly rank: number;
-  /** Its place in the mesh. */
+  /** Coordinate of the rank in the mesh. */
   readonly coordinate: Coordinate;
   /** Global positions of its rows, in order. */
   readonly spans: readonly Span[];
@@ -29,10 +29,10 @@ export interface RankReport {
   readonly events: readonly TraceEvent[];
 }
 
-/** Results by name, each [H,S,D]: out; with gradients dq, dk and dv too. */
+/** Results by name, each [H,S,D]: out and, with gradients, dq, dk and dv. */
 export type Results = Readonly<Record<string, Float32Array>>;
 
-/** Leaves a rank's findings in the job's directory. */
+/** Writes a rank's report and results to the job's directory. */
 export function writeResults(directory: string, report: RankReport, results: Results): void {
   for (const [name, values] of Object.entries(results)) writeFileSync(tensorPath(directory, name, report.rank), values);
   writeFileSync(reportPath(directory, report.rank), JSON.stringify(report));
@@ -50,20 +50,20 @@ export function readTensor(directory: string, name: string, rank: number): Float
 const tensorPath = (directory: string, name: string, rank: number): string => join(directory, `${name}.${rank}.f32`);
 const reportPath = (directory: string, rank: number): string => join(directory, `report.${rank}.json`);
 
-/** What one run of the program does. */
+/** Settings of one run of the program. */
 export interface Settings {
-  /** Length of the sequence; beyond the genome's 48 502 bases it is repeated. */
+  /** Length of the sequence. Beyond the genome's 48 502 bases, the genome is repeated. */
   readonly tokens: number;
   readonly ranks: number;
-  /** Where ranks, and the one device that they are compared with, compute. */
+  /** Device of the ranks and of the single-device comparison. */
   readonly device?: DeviceName;
   readonly backend: string;
-  /** How the ranks are arranged, for backends with two dimensions; what these are is for the backend to define. */
+  /** Shape of the ranks for backends with two dimensions, whose meaning depends on the backend. */
   readonly shape?: GridShape;
-  /** Remote stages of flex, if they are not to be chosen. */
+  /** Number of remote stages of flex. If absent, flex chooses it. */
   readonly stages?: number;
   readonly mask: MaskChoice;
-  /** How the sequence is cut: by name, or "dispatch", as suits the mask. */
+  /** Name of the placement of the sequence. "dispatch" adapts it to the mask. */
   readonly placement: PlacementChoice;
   readonly dtype: "float32" | "bfloat16" | "float16";
   readonly backward: boolean;
@@ -72,19 +72,19 @@ export interface Settings {
   readonly headDim: number;
   readonly seed: number;
   readonly json: boolean;
-  /** Where the picture goes; empty for none. */
+  /** Path of the timeline picture. Empty for none. */
   readonly svgPath: string;
-  /** Where a picture of load and transfers goes, equal pieces beside the placement that is used; empty for none. */
+  /** Path of a picture of load and transfers, contiguous beside the chosen placement. Empty for none. */
   readonly dispatchPicturePath: string;
-  /** Where a picture of the prediction beside the measurement goes; empty for none. */
+  /** Path of a picture of the prediction beside the measurement. Empty for none. */
   readonly predictionPicturePath: string;
-  /** Where a page of all that goes, with tiles, bytes by link and load; empty for none. */
+  /** Path of a page with the timeline, tiles, bytes by link and load. Empty for none. */
   readonly htmlPath: string;
-  /** The machine, if it was measured: for `auto`, and to predict. */
+  /** Profile of the machine, if it was measured. `auto` and predictions use it. */
   readonly profile?: Profile;
 }
 
-/** Whether something is to be predicted, so that this machine has to be measured; which is its processor. */
+/** Returns whether the run needs a prediction, and therefore a profile of this machine's CPU. */
 export function needsProfile({ backend, predictionPicturePath }: Settings): boolean {
   return backend === "auto" || predictionPicturePath !== "";
 }
@@ -93,7 +93,7 @@ export function needsProfile({ backend, predictionPicturePath }: Settings): bool
 export const maskNames = ["full", "causal", "documents", "window", "block-causal"] as const;
 export type MaskName = (typeof maskNames)[number];
 
-/** What each position sees: a mask's name, with its number where it has one. */
+/** Choice of the attention mask: its name, and its argument if it has one. */
 export interface MaskChoice {
   readonly name: MaskName;
   readonly argument?: number;
@@ -103,17 +103,17 @@ export interface MaskChoice {
 export const placementNames = ["contiguous", "zigzag", "striped", "dispatch"] as const;
 export type PlacementChoice = (typeof placementNames)[number];
 
-/** Ranks in two dimensions. */
+/** Shape of ranks in two dimensions. */
 export type GridShape = readonly [number, number];
 
-/** All shapes of so many ranks, the most nearly square first, and of two such the wider. */
+/** Returns all shapes of `ranks` ranks, the most nearly square first, and of two equally square shapes the wider. */
 export function gridShapes(ranks: number): readonly GridShape[] {
   const shapes: GridShape[] = [];
   for (let rows = 1; rows <= ranks; rows++) if (ranks % rows === 0) shapes.push([rows, ranks / rows]);
   return shapes.toSorted((a, b) => Math.max(...a) - Math.max(...b) || a[0] - b[0]);
 }
 
-/** "2x4" as a shape; undefined if it is none. */
+/** Parses a shape such as "2x4". Returns undefined for other text. */
 export function parseGridShape(text: string): GridShape | undefined {
   const shapeMatch = /^([1-9]\d?)[x×]([1-9]\d?)$/.exec(text);
   return shapeMatch ? [Number(shapeMatch[1]), Number(shapeMatch[2])] : undefined;

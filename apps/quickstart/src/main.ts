@@ -24,7 +24,7 @@ process.exitCode = await runProgram(help, async () => {
   return 0;
 });
 
-/** Ranks first, then one device, then float64; each with the machine to itself. */
+/** Runs the ranks, then one device, then float64, one after another so that each has the whole machine. */
 async function runDemo(requestedSettings: Settings, directory: string): Promise<number> {
   const startTime = performance.now();
   const progress = new Progress(process.stderr);
@@ -91,7 +91,7 @@ async function runDemo(requestedSettings: Settings, directory: string): Promise<
   return verdict.failures.length === 0 ? 0 : 1;
 }
 
-/** The settings with the device chosen, and with a profile of this machine if a prediction needs one. */
+/** Returns the settings with a chosen device, and with a profile of this machine if a prediction needs one. */
 async function resolveSettings(settings: Settings): Promise<Settings> {
   if (needsProfile(settings)) {
     return { ...settings, device: "cpu", profile: settings.profile ?? (await measureProfile(settings)) };

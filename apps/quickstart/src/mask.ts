@@ -4,9 +4,9 @@ import { randomNormals } from "./reference.ts";
 
 /** A mask that this program offers. */
 interface MaskEntry {
-  /** What its number counts, and how large it is if none is given; absent for a mask without one. */
+  /** Unit and default of the mask's argument. Absent for a mask without an argument. */
   readonly argument?: { readonly unitName: string; defaultValue(tokens: number): number };
-  /** In words, for titles. */
+  /** Returns a description for titles. */
   describe(argument: number): string;
   create(tokens: number, argument: number): Mask;
 }
@@ -31,12 +31,12 @@ const maskTable: Readonly<Record<MaskName, MaskEntry>> = {
   },
 };
 
-/** "documents:N" where there is a number, for the help and for errors. */
+/** Returns the accepted forms of masks for the help and for errors, with "[:N]" if a mask has an argument. */
 export function maskForms(): readonly string[] {
   return maskNames.map((name) => (maskTable[name].argument ? `${name}[:N]` : name));
 }
 
-/** "documents:8" for so many tokens, with the mask's default where there is no number; undefined for what is none. */
+/** Parses text such as "documents:8", with the mask's default if there is no number. Undefined if it is not a mask. */
 export function parseMask(text: string, tokens: number): MaskChoice | undefined {
   const [, word, digits] = /^([a-z-]+)(?::(\d+))?$/.exec(text) ?? [];
   const name = maskNames.find((maskName) => maskName === word);
@@ -47,25 +47,25 @@ export function parseMask(text: string, tokens: number): MaskChoice | undefined 
   return value >= 1 && value <= tokens ? { name, argument: value } : undefined;
 }
 
-/** "documents:8". */
+/** Formats a mask as, for example, "documents:8". */
 export function formatMask({ name, argument }: MaskChoice): string {
   return argument === undefined ? name : `${name}:${argument}`;
 }
 
-/** "8 documents, each causal". */
+/** Describes a mask as, for example, "8 documents, each causal". */
 export function describeMask({ name, argument = 0 }: MaskChoice): string {
   return maskTable[name].describe(argument);
 }
 
-/** The mask itself, over so many tokens. */
+/** Creates the mask for a sequence of `tokens` tokens. */
 export function createMask({ name, argument = 0 }: MaskChoice, tokens: number): Mask {
   return maskTable[name].create(tokens, argument);
 }
 
-/** The spread of ln(length) that packed corpora have: most documents are short, and most tokens are of long ones. */
+/** Standard deviation of ln(length), as in packed corpora: most documents are short, most tokens are in long ones. */
 const LOG_LENGTH_STD = 1.4;
 
-/** Lengths of documents that fill a sequence, very unequal, each at least 1: log-normal draws, the same in every run. */
+/** Returns log-normal lengths of documents that fill a sequence, each at least 1. They are the same in every run. */
 export function documentLengths(tokens: number, count: number): readonly number[] {
   const weights = Array.from(randomNormals(count, count), (x) => Math.exp(LOG_LENGTH_STD * x));
   const totalWeight = weights.reduce((sum, weight) => sum + weight, 0);

@@ -17,7 +17,7 @@ import type { RankSchedule } from "./rank-schedule.ts";
 import { type RunResult, summarize } from "./report.ts";
 import type { Lane } from "./timeline.ts";
 
-/** The words of the picture. */
+/** Returns the text of the picture. */
 export function describeRun(result: RunResult): Caption {
   const { settings, reports } = result;
   const { tokens, ranks, numHeads, headDim, dtype, mask, placement, backward } = settings;
@@ -44,7 +44,7 @@ export function describeRun(result: RunResult): Caption {
   };
 }
 
-/** More are counted: a dispatch may cut a rank's rows into dozens. */
+/** Number of ranges that are listed. The rest is counted, because dispatch may split a rank's rows into dozens. */
 const MAX_RANGES = 4;
 
 function describeShard({ rank, spans }: RankReport): string {
@@ -60,13 +60,13 @@ function describeShard({ rank, spans }: RankReport): string {
 
 const capitalize = (word: string): string => word.charAt(0).toUpperCase() + word.slice(1);
 
-/** What the picture shows around the lanes. */
+/** Text around the lanes of the picture. */
 interface Caption {
   readonly title: string;
   readonly subtitle: string;
-  /** What each rank holds, by rank. */
+  /** Description of each rank's shard, indexed by rank. */
   readonly shardDescriptions: readonly string[];
-  /** Facts at the foot, one a line. */
+  /** Measurements below the legend, one per line. */
   readonly measurements: readonly string[];
 }
 
@@ -76,7 +76,7 @@ const MARGIN_RIGHT = 36;
 const MARGIN_TOP = 112;
 const TEXT_COLOR = "#1c2430";
 
-/** Who computed with, and sent, whose rows when: one pair of rows per rank, as an SVG document. */
+/** Draws the timeline of compute and transfers as an SVG document, with two rows per rank. */
 export function drawTimeline(lanes: readonly Lane[], caption: Caption): string {
   const sizes = getLaneSizes(lanes.length);
   const end = Math.max(
@@ -122,10 +122,10 @@ ${body.join("\n")}
 `;
 }
 
-/** Backward blocks carry stripes. */
+/** Stripes of backward blocks. */
 const BACKWARD_PATTERN = `<defs><pattern id="backward" width="7" height="7" patternUnits="userSpaceOnUse" patternTransform="rotate(45)"><rect width="2.4" height="7" fill="#ffffff" fill-opacity="0.2"/></pattern></defs>`;
 
-/** Whose lane it is, and what its rows show. */
+/** Draws the rank of a lane and the labels of its rows. */
 function drawLaneNames({ rank }: Lane, laneContext: LaneContext): string {
   const { top, sizes } = laneContext;
   const fontSizeAttribute = `font-size="${sizes.fontSize}"`;
@@ -150,7 +150,7 @@ function drawAxis(end: number, x: (time: number) => number, bottom: number): str
     .join("\n");
 }
 
-/** 1, 2 or 5 times a power of ten, not below `minStep`. */
+/** Returns 1, 2 or 5 times a power of ten, not below `minStep`. */
 function roundTickStep(minStep: number): number {
   const power = 10 ** Math.floor(Math.log10(minStep));
   return power * (minStep <= power ? 1 : minStep <= 2 * power ? 2 : minStep <= 5 * power ? 5 : 10);
@@ -190,7 +190,7 @@ function drawLegend(
   };
 }
 
-/** What was predicted beside what was measured, rank by rank on one clock: the planner's own picture. */
+/** Draws the prediction beside the measurement, by rank and on one clock, as the planner does. */
 export function drawComparison(
   { prediction, schedules }: Omit<Required<ExpectedRun>, "record">,
   reports: readonly RankReport[],
@@ -210,12 +210,12 @@ export function drawComparison(
   );
 }
 
-/** Attention by stage, where there are any: the pieces run in the order of the schedule. */
+/** Labels attention events with their stages, if there are any. Tiles run in the order of the schedule. */
 function labelStages(events: readonly TimelineEvent[], { tiles }: RankSchedule): readonly TimelineEvent[] {
   if (tiles.every(({ stage }) => stage === undefined)) return events;
   const numAttentionEvents = events.filter(isAttention).length;
   const numForwardTiles = tiles.filter(({ isBackward }) => !isBackward).length;
-  // A device may take several kernels for a piece of backward.
+  // A device may run several kernels for a tile of backward.
   const kernelsPerBackwardTile =
     tiles.length > numForwardTiles ? (numAttentionEvents - numForwardTiles) / (tiles.length - numForwardTiles) : 1;
   let numKernels = 0;
@@ -230,7 +230,7 @@ function labelStages(events: readonly TimelineEvent[], { tiles }: RankSchedule):
   });
 }
 
-/** What a color stands for where there are stages: attention and transfers of one stage are alike. */
+/** Returns the group that determines an event's color if there are stages. Attention and transfers of a stage match. */
 function stageLabel(event: TimelineEvent): string {
   const { lane, name, label = "" } = event;
   const [stageText] = /\bstage \d+\b/.exec(lane === "compute" ? name : label) ?? [];
@@ -243,7 +243,7 @@ function isAttention({ lane, name }: TimelineEvent): boolean {
   return lane === "compute" && name.startsWith("attend");
 }
 
-/** Load and transfers: equal pieces beside the placement that is used. */
+/** Draws load and transfers of the contiguous placement beside those of the chosen one. */
 export function drawPlacements(settings: Settings): string {
   const { tokens, ranks, mask } = settings;
   return drawDispatch(getMask(settings), {
@@ -255,7 +255,7 @@ export function drawPlacements(settings: Settings): string {
   });
 }
 
-/** The same as a page: what was measured, below what was predicted of it if the machine was measured before. */
+/** Returns an interactive page with the measurement, below the prediction if the machine was measured. */
 export function drawPage(
   { prediction, record }: ExpectedRun,
   reports: readonly RankReport[],
@@ -266,7 +266,7 @@ export function drawPage(
   return viewerHtml(timelines, { title, subtitle, facts: measurements, record });
 }
 
-/** From the start that all waited for; time in which compute stands still for collectives is no compute. */
+/** Returns the timeline after the common start barrier, without the time that compute waits for collectives. */
 function measuredTimeline(reports: readonly RankReport[]): Timeline {
   const startTime = Math.min(...reports.map((report) => report.begin));
   const traces = reports.map(({ rank, coordinate, events }) => {

@@ -19,19 +19,19 @@ import { wrapWithProgress } from "./progress.ts";
 import { type RankSchedule, rankSchedules } from "./rank-schedule.ts";
 import type { Settings } from "./job.ts";
 
-/** What a run will do, found out before it. */
+/** Predicted communication and schedule of a run. */
 export interface ExpectedRun {
   /** Bytes that all ranks together will send. */
   readonly bytesSent: number;
-  /** What each rank will do. */
+  /** Schedule of each rank. */
   readonly schedules: readonly RankSchedule[];
-  /** What it will do, as the planner recorded it. */
+  /** The planner's record of the run. */
   readonly record: AttentionRecord;
-  /** When, if the machine was measured. */
+  /** Predicted timeline, if the machine was measured. */
   readonly prediction?: Timeline;
 }
 
-/** Runs the very same call on the planner's symbolic devices, which have shapes and no data, and reads what they wrote down. */
+/** Runs the same call on the planner's symbolic devices, which have shapes but no data, and evaluates their record. */
 export function predictRun(settings: Settings): ExpectedRun {
   const { backward, profile } = settings;
   const attentionRecord = recordAttention(settings);
@@ -46,7 +46,7 @@ export function predictRun(settings: Settings): ExpectedRun {
   };
 }
 
-/** The planner always predicts forward and backward. */
+/** Returns the predicted timeline, without the backward if not included. The planner always predicts both. */
 function predictTimeline(simulation: Simulation, includesBackward: boolean): Timeline {
   if (includesBackward) return simulation;
   const ranks = simulation.ranks.map(({ rank, at, events, forwardSeconds }) => {
@@ -57,7 +57,7 @@ function predictTimeline(simulation: Simulation, includesBackward: boolean): Tim
 
 function recordAttention(settings: Settings): AttentionRecord {
   const { tokens, numHeads, headDim, dtype } = settings;
-  // Head by head, as the ranks will go.
+  // Head by head, as on the ranks.
   const { backend, mesh } = configureBackend(settings);
   return record({
     backend: wrapWithProgress(backend, () => {}),
@@ -71,7 +71,7 @@ function recordAttention(settings: Settings): AttentionRecord {
   });
 }
 
-/** Measures this machine for a few seconds, with as many ranks as will run: what the planner predicts times from. */
+/** Measures this machine for a few seconds, with the number of ranks of the run, as input of the planner. */
 export async function measureProfile({ ranks, dtype, headDim }: Settings): Promise<Profile> {
   const contexts = await world(ranks);
   try {
@@ -81,7 +81,7 @@ export async function measureProfile({ ranks, dtype, headDim }: Settings): Promi
   }
 }
 
-/** One rank's call, as the formulas take it. */
+/** One rank's call, as the formulas require it. */
 interface FormulaInput {
   readonly settings: Settings;
   readonly mesh: Coordinate;
@@ -109,8 +109,8 @@ const formulas: Readonly<Record<string, (input: FormulaInput) => readonly PassTr
 };
 
 /**
- * Bytes that all ranks together must send, by the formulas of the backends and not by running any of them; undefined for
- * what was chosen automatically, which may be any nest.
+ * Returns the bytes that all ranks together must send, by the formulas of the backends, without running them. Undefined
+ * for an automatic choice, which may be any nested backend.
  */
 export function closedFormTraffic(settings: Settings): number | undefined {
   const formula = formulas[settings.backend];
@@ -129,7 +129,7 @@ export function closedFormTraffic(settings: Settings): number | undefined {
   return bytes;
 }
 
-/** Rows for heads among the ranks of a stretch; then a ring of those with the same heads, for these alone. */
+/** Returns the traffic of the all-to-all along "head", and then of the ring along "seq" for the heads of this rank. */
 function ulyssesRingTraffic(input: FormulaInput): readonly PassTraffic[] {
   const { settings, mesh, call } = input;
   const { head, ...at } = call.at as { head: number; seq: number };
@@ -142,7 +142,9 @@ function ulyssesRingTraffic(input: FormulaInput): readonly PassTraffic[] {
   ];
 }
 
-/** A ring of nodes, and at each of its steps a ring within the node, of what is there then. */
+/**
+ * Returns the traffic of a ring of nodes and, at each of its steps, of a ring within the node for the received rows.
+ */
 function hierarchicalTraffic(input: FormulaInput): readonly PassTraffic[] {
   const rowFormat = getRowFormat(input, input.settings.numHeads);
   const nodes = Array.from({ length: input.mesh["node"]! }, (_, node) => ({ ...input.call.at, node }));

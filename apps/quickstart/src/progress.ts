@@ -1,16 +1,16 @@
 import type { AttentionBackend, Context, Tensor } from "@mosaic/attention";
 import type { Kernels } from "@mosaic/attention/core";
 
-/** How many pieces of work there are. */
+/** Number of steps of work. */
 export interface WorkUnits {
   readonly forward: number;
   readonly backward: number;
 }
 
-/** Backward has five products where forward has two. */
+/** The backward has five matrix products, the forward two. */
 const BACKWARD_TO_FORWARD_RATIO = 2.5;
 
-/** Turns pieces that are done into the share of all that is. */
+/** Returns a listener that converts completed steps to the completed share of the total work. */
 export function createProgressMeter(totalWork: WorkUnits, onProgress: (share: number) => void): ProgressListener {
   const totalUnits = totalWork.forward + totalWork.backward * BACKWARD_TO_FORWARD_RATIO;
   let completedUnits = 0;
@@ -20,17 +20,17 @@ export function createProgressMeter(totalWork: WorkUnits, onProgress: (share: nu
   };
 }
 
-/** A piece of attention: one head of one block. */
+/** A step of attention: one head of one block. */
 interface ProgressStep {
   readonly isBackward: boolean;
 }
 
-/** Called for every step that the device did. */
+/** Called for every step that the device has completed. */
 export type ProgressListener = (step: ProgressStep) => void;
 
 /**
- * `backend` on a device whose attention kernels go head by head and report progress. Whatever the backend is made of,
- * this is what it comes to in the end; and as heads are independent, the results are the same bits.
+ * Returns `backend` on a device whose attention kernels run head by head and report progress. This works for every
+ * backend, because all of them call these kernels. Heads are independent, so the results are bitwise identical.
  */
 export function wrapWithProgress(backend: AttentionBackend, onStep: ProgressListener): AttentionBackend {
   const wrapContext = (ctx: Context): Context => {
@@ -46,7 +46,7 @@ export function wrapWithProgress(backend: AttentionBackend, onStep: ProgressList
   };
 }
 
-/** The host waits for nothing: a step is finished when the stream's synchronize, called right after it, resolves. */
+/** Reports steps without blocking: a step is complete when a `synchronize` called right after its kernel resolves. */
 function kernelsWithProgress(ctx: Context, onStep: ProgressListener): Kernels {
   const { kernels, stream } = ctx.device;
   const report = (step: ProgressStep): void => {
@@ -78,7 +78,7 @@ function kernelsWithProgress(ctx: Context, onStep: ProgressListener): Kernels {
   return withOverrides(kernels, { attend, attendBackward });
 }
 
-/** For each head a way to view tensors [1,H,…] at that head alone; the views end with the turn of the loop. */
+/** Yields, for each head, a function that returns that head's view of a tensor [1,H,…]. Views last one iteration. */
 function* viewsByHead(q: Tensor): Generator<(x: Tensor) => Tensor> {
   for (let head = 0; head < q.shape[1]!; head++) {
     const views: Tensor[] = [];
@@ -91,7 +91,7 @@ function* viewsByHead(q: Tensor): Generator<(x: Tensor) => Tensor> {
   }
 }
 
-/** The same object with other members. */
+/** Returns a proxy of `base` in which `members` replace its own. */
 function withOverrides<T extends object>(base: T, members: Partial<T>): T {
   return new Proxy(base, {
     get(target, name) {

@@ -1,14 +1,14 @@
 import { dtypeBytes, positions } from "@mosaic/attention/core";
 import type { AttentionRecord, RecordedRank, TapeReader } from "@mosaic/attention/planner";
 
-/** What rows are, e.g. "K, V", and whose. */
+/** Name of the content of rows, for example "K, V", and the ranks that own the rows. */
 interface TensorContent {
   readonly name: string;
   /** Ranks, in order. */
   readonly owners: readonly number[];
 }
 
-/** What was in a piece of memory at some time, and how many rows in all. */
+/** Content of a storage at some time, and its total number of rows. */
 interface StoredContent extends TensorContent {
   readonly rows: number;
 }
@@ -18,7 +18,7 @@ interface TimestampedValue<T> {
   readonly value: T;
 }
 
-/** What one rank's memory held when, as far as its events show. Times only grow. */
+/** Contents of one rank's memory over time, as far as its events show. Times only increase. */
 class StorageHistory {
   readonly #initialContent: StoredContent;
   readonly #allocations = new Map<number, number[]>();
@@ -26,36 +26,37 @@ class StorageHistory {
   readonly #copySources = new Map<string, TimestampedValue<number>[]>();
   readonly #receipts = new Map<string, TimestampedValue<undefined>[]>();
 
-  /** `initialContent`: the name of memory that no event names, which can only be the rank's own. */
+  /** `initialContent` is the content of memory that no event names, which can only be the rank's own. */
   constructor(initialContent: StoredContent) {
     this.#initialContent = initialContent;
   }
 
-  /** From now on the number means other memory. Times must not decrease from call to call. */
+  /** Records that a storage ID refers to new memory from this time on. Times must not decrease from call to call. */
   recordAllocation(storageId: number, time: number): void {
     const times = this.#allocations.get(storageId);
     if (times) times.push(time);
     else this.#allocations.set(storageId, [time]);
   }
 
-  /** Attention read it, or added to it, as this. */
+  /** Records that attention read the storage, or added to it, as this content. */
   recordUse(storageId: number, time: number, value: StoredContent): void {
     appendEvent(this.#contentHistory, this.#allocationKey(storageId, time), { time, value });
   }
 
-  /** It was copied from another. */
+  /** Records that the storage was copied from another. */
   recordCopy(storageId: number, time: number, sourceStorageId: number): void {
     appendEvent(this.#copySources, this.#allocationKey(storageId, time), { time, value: sourceStorageId });
   }
 
-  /** A message goes there. */
+  /** Records that a message is received into the storage. */
   recordReceive(storageId: number, time: number): void {
     appendEvent(this.#receipts, this.#allocationKey(storageId, time), { time, value: undefined });
   }
 
   /**
-   * What it held at a time. Attention reports what its operands are: so what it was used as last, if nothing has come in
-   * since, or else next, before anything comes in; or else what it was copied from.
+   * Returns the content of a storage at a time. Attention events name their operands, so the content is that of the
+   * last use, unless a message was received since. Otherwise it is that of the next use before the next receive, or
+   * else that of the storage from which it was copied.
    */
   contentAt(storageId: number, time: number): StoredContent {
     const allocationKey = this.#allocationKey(storageId, time);
@@ -71,7 +72,7 @@ class StorageHistory {
     return copy ? this.contentAt(copy.value, copy.time) : this.#initialContent;
   }
 
-  /** Numbers are used again for other memory: which one it is at a time. */
+  /** Returns a unique key of the memory at a time, because storage IDs are reused. */
   #allocationKey(storageId: number, time: number): string {
     const previousAllocations = (this.#allocations.get(storageId) ?? []).filter(
       (allocationTime) => allocationTime <= time,
@@ -90,17 +91,17 @@ function appendEvent<T>(
   else eventsByAllocation.set(allocationKey, [event]);
 }
 
-/** A block of attention: whose queries meet whose keys and values. */
+/** A block of attention: the ranks that own its queries, and the ranks that own its keys and values. */
 export interface Tile {
   /** Ranks, in order. */
   readonly queries: readonly number[];
   readonly keys: readonly number[];
   readonly isBackward: boolean;
-  /** The stage that brought the keys, from 1, of a backend that has stages; absent for the own keys. */
+  /** Stage in which the keys were received, from 1, of a backend with stages. Absent for local keys. */
   readonly stage?: number;
 }
 
-/** Rows that one batch of messages takes to one rank. */
+/** Rows that one batch of messages sends to one rank. */
 export interface Payload extends TensorContent {
   readonly receiver: number;
   readonly bytes: number;
@@ -108,29 +109,29 @@ export interface Payload extends TensorContent {
 
 /** One batch of messages. */
 export interface MessageBatch {
-  /** Who sends, e.g. "ring(sp)". */
+  /** Label of the sender, for example "ring(sp)". */
   readonly label: string;
   readonly bytes: number;
   readonly isBackward: boolean;
-  /** Of which stage it is, from 1, of a backend that has stages. */
+  /** Stage of the batch, from 1, of a backend with stages. */
   readonly stage?: number;
   readonly payloads: readonly Payload[];
 }
 
-/** What one rank does, in order: what its traces lack. */
+/** Tiles and messages of one rank, in order. Traces have times, but not these contents. */
 export interface RankSchedule {
   readonly rank: number;
   readonly tiles: readonly Tile[];
   readonly batches: readonly MessageBatch[];
 }
 
-/** Reads a record as scripts, one for each rank; with its backward or without. */
+/** Converts a record to schedules, one for each rank, with or without the backward. */
 export function rankSchedules(record: AttentionRecord, includesBackward: boolean): readonly RankSchedule[] {
   const findOwners = createOwnerFinder(record);
   return record.ranks.map((rank) => new ScheduleReader(record, rank, findOwners).read(includesBackward));
 }
 
-/** Reports, of rows by their number in `Names.rows`, which ranks hold them. */
+/** Returns a function that finds the owners of rows, given by their index in `interned.rows`. */
 function createOwnerFinder({ ranks, queries, interned }: AttentionRecord): (rowsId: number) => readonly number[] {
   const ownerByRow = new Int32Array(queries.length);
   for (const { at, tape } of ranks)
@@ -148,7 +149,7 @@ function createOwnerFinder({ ranks, queries, interned }: AttentionRecord): (rows
   };
 }
 
-/** Walks along one rank's tape twice: what memory holds can depend on what is done with it later. */
+/** Reads one rank's tape twice, because the content of memory may depend on its later use. */
 class ScheduleReader {
   readonly #record: AttentionRecord;
   readonly #rank: RecordedRank;
@@ -198,13 +199,13 @@ class ScheduleReader {
     return { rank: this.#rank.tape.rank, tiles, batches };
   }
 
-  /** Events, numbered: where they lie on the tape is no time. */
+  /** Visits all events with their indices as times, because offsets on the tape are not consecutive. */
   #forEachEvent(visit: (event: TapeReader, time: number) => void): void {
     const event = this.#rank.tape.read();
     for (let time = 0; event.next(); time++) visit(event, time);
   }
 
-  /** What an event states about what memory holds: attention names its operands, copies and messages move them. */
+  /** Records what an event reveals about memory: attention names its operands; copies and messages move contents. */
   #recordContent(event: TapeReader, time: number): void {
     const history = this.#history;
     const recordOperand = (argIndex: number, name: string, rowsId: number): void => {
@@ -229,7 +230,7 @@ class ScheduleReader {
     }
   }
 
-  /** Of a batch: the parts of one content that go to one rank are one payload. */
+  /** Returns the payloads of a batch. All parts of one content that are sent to one rank form one payload. */
   #readPayloads(event: TapeReader, time: number): readonly Payload[] {
     const payloads = new Map<string, Payload>();
     for (const { isSend, peer, view } of listTransfers(event)) {
@@ -240,7 +241,7 @@ class ScheduleReader {
       const hasPartialRows = layout.shape[0] !== rows && layout.shape[2] !== rows;
       const resultOwner = resultNames.has(name) ? peer : this.#rank.tape.rank;
       const senders = hasPartialRows && owners.includes(resultOwner) ? [resultOwner] : owners;
-      // One number a row: lse, or delta.
+      // One number per row: lse or delta.
       const payload = { name: layout.shape.length === 3 ? "statistics" : name, owners: senders, receiver: peer };
       const key = Object.values(payload).join();
       const bytes = layout.size * dtypeBytes[dtype] + (payloads.get(key)?.bytes ?? 0);
@@ -254,10 +255,10 @@ class ScheduleReader {
   }
 }
 
-/** Follows the stages of a rank: their number is in the labels of what travels, "flex(sp) stage 2: keys". */
+/** Tracks the stages of a rank by the labels of its messages, for example "flex(sp) stage 2: keys". */
 class StageReader {
   readonly #rank: number;
-  /** By work: the stages whose keys are under way. */
+  /** Stages whose keys are in flight, by work ID. */
   readonly #postedStages = new Map<number, number>();
   #lastArrivedStage: number | undefined;
 
@@ -265,7 +266,7 @@ class StageReader {
     this.#rank = rank;
   }
 
-  /** A batch is posted: its stage. */
+  /** Records that a batch is posted, and returns its stage. */
   post(workId: number, label: string): { readonly stage?: number } {
     const [, digits, contentName] = / stage (\d+): (\w+)$/.exec(label) ?? [];
     if (digits === undefined) return {};
@@ -277,14 +278,14 @@ class StageReader {
     this.#lastArrivedStage = this.#postedStages.get(workId) ?? this.#lastArrivedStage;
   }
 
-  /** The stage that brought keys of these ranks which are attended to now. */
+  /** Returns the stage in which the keys of these ranks that are attended to now were received. */
   findStage(owners: readonly number[]): { readonly stage?: number } {
     const areLocalKeys = owners.length === 1 && owners[0] === this.#rank;
     return areLocalKeys || this.#lastArrivedStage === undefined ? {} : { stage: this.#lastArrivedStage };
   }
 }
 
-/** What the operands of attention are, in the order of the tape. */
+/** Names of the operands of attention, in the order of the tape. */
 const operandNames = {
   attend: ["out", "lse", "Q", "K, V", "K, V"],
   attendBackward: ["dQ", "dK, dV", "dK, dV", "Q", "dOut", "delta", "delta", "K, V", "K, V"],
@@ -292,13 +293,13 @@ const operandNames = {
 const resultNames: ReadonlySet<string> = new Set(["out", "lse", "dQ", "dK, dV"]);
 const keyNames: ReadonlySet<string> = new Set(["K, V", "dK, dV"]);
 
-/** The queries' rows and the keys', as numbers: behind the operands. */
+/** Returns the IDs of the query rows and key rows, which follow the operands. */
 function rowIds(event: TapeReader): readonly [number, number] {
   const numOperands = operandNames[event.op as "attend"].length;
   return [event.arg(numOperands), event.arg(numOperands + 1)];
 }
 
-/** Whether an event is a batch of messages. */
+/** Returns whether an event is a batch of messages. */
 function isBatch({ op }: TapeReader): boolean {
   return op === "sendRecv" || op === "groupCast" || op === "groupReduce";
 }

@@ -1,4 +1,4 @@
-// What each of the processes runs that the launcher starts: RANK and WORLD_SIZE come from it.
+// Program of each process that the launcher starts. The launcher sets RANK and WORLD_SIZE.
 import * as mosaic from "@mosaic/attention";
 import { attend } from "./attend.ts";
 import { configureBackend } from "./backends.ts";

@@ -1,22 +1,22 @@
 import { type Slice, visibleKeyRange } from "@mosaic/attention/core";
 import type { Settings } from "./job.ts";
 
-/** Query rows that float64 checks, and that the loss of `--backward` reads. */
+/** Maximum number of query rows that are checked against float64 and read by the loss of `--backward`. */
 const MAX_SAMPLED_ROWS = 128;
 
-/** Rows spread evenly over the sequence; all of them when it is short. */
+/** Returns rows spread evenly over the sequence, or all rows of a short sequence. */
 export function sampleRows(tokens: number): readonly number[] {
   const count = Math.min(MAX_SAMPLED_ROWS, tokens);
   return Array.from({ length: count }, (_, i) => Math.floor(((i + 0.5) * tokens) / count));
 }
 
-/** The gradient that the loss sends into `out` at one sampled row, [H,D]: numbers that every dtype holds exactly. */
+/** Returns the gradient of the loss with respect to `out` at one sampled row, [H,D]. It is exact in every dtype. */
 export function cotangentAt({ seed, numHeads, headDim }: Settings, row: number): Float32Array {
   const cotangents = randomNormals(seed * 8 + 7 + (row + 1) * 1_000_003, numHeads * headDim);
   return Float32Array.from(cotangents, (x) => Math.round(Math.max(-4, Math.min(4, x)) * 16) / 16);
 }
 
-/** dOut [H,S,D] at the given positions: zero but at the sampled rows. */
+/** Returns dOut [H,S,D] at the given positions. It is zero except at the sampled rows. */
 export function cotangent(settings: Settings, positions: Int32Array): Float32Array<ArrayBuffer> {
   const { numHeads, headDim } = settings;
   const sampledRowSet = new Set(sampleRows(settings.tokens));
@@ -31,7 +31,7 @@ export function cotangent(settings: Settings, positions: Int32Array): Float32Arr
   return dOut;
 }
 
-/** Standard normal numbers that depend on the seed alone: Box–Muller over the mulberry32 generator. */
+/** Returns standard normal numbers that depend on the seed only: Box–Muller over the mulberry32 generator. */
 export function randomNormals(seed: number, count: number): Float64Array {
   const nextUniform = mulberry32(seed);
   const out = new Float64Array(count);
@@ -56,7 +56,7 @@ function mulberry32(seed: number): () => number {
 
 // Shapes: H heads, n positions, D size of a head.
 
-/** The whole sequence's queries, keys and values as the device holds them, [H,n,D]. */
+/** Queries, keys and values of the whole sequence, rounded as on the device, [H,n,D]. */
 export interface Problem {
   readonly q: Float32Array;
   readonly k: Float32Array;
@@ -64,27 +64,27 @@ export interface Problem {
   readonly numHeads: number;
   readonly tokens: number;
   readonly headDim: number;
-  /** Who sees what. */
+  /** Slices of the attention mask. */
   readonly mask: readonly Slice[];
 }
 
-/** What float64 gives for one head at the sampled rows: out and dq [rows,D]; dk and dv [n,D]. */
+/** Float64 results of one head at the sampled rows: out and dq [rows,D]; dk and dv [n,D]. */
 export interface HeadReference {
   readonly out: Float64Array;
   readonly dq: Float64Array;
   readonly dk: Float64Array;
   readonly dv: Float64Array;
-  /** Of each row: the natural logarithm of the sum of e^score. */
+  /** Natural logarithm of the sum of e^score, for each row. */
   readonly lse: Float64Array;
   /** e^entropy of each row's weights: the number of keys that it attends to. */
   readonly effectiveKeyCounts: Float64Array;
 }
 
 /**
- * Attention of one head at some query rows, over all keys those rows see, in float64 throughout.
+ * Computes attention of one head at some query rows over all keys that are visible to them, in float64.
  *
- * With `dOut` [rows,D] also the gradients. The loss reads the sampled rows only, so that dk and dv are sums over those
- * rows and exact for every key, at a cost of rows · n · D and not n² · D.
+ * With `dOut` [rows,D], also computes the gradients. The loss reads only the sampled rows, so that dk and dv are sums
+ * over those rows and exact for every key, at a cost of rows · n · D instead of n² · D.
  */
 export function referenceAttention(
   problem: Problem,
@@ -129,7 +129,7 @@ export function referenceAttention(
   return reference;
 }
 
-/** The keys that a query sees. */
+/** Returns the keys that are visible to a query. */
 function visibleKeys(mask: readonly Slice[], row: number): readonly number[] {
   const keys: number[] = [];
   for (const slice of mask) {
@@ -140,7 +140,7 @@ function visibleKeys(mask: readonly Slice[], row: number): readonly number[] {
   return keys;
 }
 
-/** weights ← softmax(q·k/√D) over the keys that a query sees, which are one or more. */
+/** Computes weights ← softmax(q·k/√D) over the keys that are visible to a query. There must be at least one. */
 function softmaxOfScores(
   weights: Float64Array,
   keys: readonly number[],
@@ -171,13 +171,13 @@ interface ReferenceRow {
   readonly k: Float32Array;
   readonly v: Float32Array;
   readonly out: Float64Array;
-  /** Which keys are seen, and with what weights. */
+  /** The visible keys and their weights. */
   readonly keys: readonly number[];
   readonly weights: Float64Array;
   readonly dOut: Float64Array;
 }
 
-/** dS = P ∘ (dOut·Vᵀ − dOut·out), dq = dS·K·scale, dk += dSᵀ·q·scale, dv += Pᵀ·dOut. */
+/** Computes dS = P ∘ (dOut·Vᵀ − dOut·out), dq = dS·K·scale, dk += dSᵀ·q·scale, dv += Pᵀ·dOut. */
 function addGradients(
   row: ReferenceRow,
   { dq, dk, dv }: { dq: Float64Array; dk: Float64Array; dv: Float64Array },

@@ -4,7 +4,7 @@ import type { PlacementChoice, RankReport, Settings, GridShape } from "./job.ts"
 import { formatMask } from "./mask.ts";
 import { type Accuracy, toRoundingUnits, type VerificationResult } from "./verify.ts";
 
-/** All that one run found out. */
+/** Results of one run. */
 export interface RunResult {
   readonly settings: Settings;
   readonly plan: ExpectedRun;
@@ -17,28 +17,28 @@ export interface RunResult {
   readonly totalSeconds: number;
 }
 
-/** Numbers of a run, in seconds and bytes: what `--json` prints. */
+/** Summary of a run, in seconds and bytes, as printed by `--json`. */
 export interface Summary {
   readonly tokens: number;
   readonly ranks: number;
   readonly device: string;
   readonly backend: string;
-  /** How the ranks are arranged in two dimensions; null for backends without. */
+  /** Shape of the ranks in two dimensions. Null for backends without two dimensions. */
   readonly shape: GridShape | null;
   readonly dtype: string;
-  /** As `--mask` takes it, with its number. */
+  /** The mask in the format of `--mask`, with its argument. */
   readonly mask: string;
   readonly placement: string;
   readonly backward: boolean;
   readonly numHeads: number;
   readonly dim: number;
   readonly seconds: number;
-  /** By the planner, if the machine was measured. */
+  /** Prediction of the planner, if the machine was measured. */
   readonly secondsPredicted: number | null;
   readonly secondsOneDevice: number;
   readonly totalSeconds: number;
   readonly bytesSent: number;
-  /** What they should be: by formula, and by running the same call on symbolic devices. */
+  /** Expected bytes: by formula, and by running the same call on symbolic devices. */
   readonly bytesSentClosedForm: number | null;
   readonly bytesSentPlanned: number;
   readonly overlap: number | null;
@@ -103,12 +103,12 @@ export function summarize({
   };
 }
 
-/** From the first rank's beginning to the last one's end. */
+/** Returns the time from the start of the first rank to the end of the last. */
 function elapsedSeconds(reports: readonly RankReport[]): number {
   return Math.max(...reports.map(({ end }) => end)) - Math.min(...reports.map(({ begin }) => begin));
 }
 
-/** The report for people. */
+/** Returns the report in readable form. */
 export function formatReport(result: RunResult): string {
   const { settings, verdict } = result;
   const summary = summarize(result);

@@ -24,7 +24,7 @@ export async function runRanks(
   return Array.from({ length: ranks }, (_, rank) => readReport(job.directory, rank));
 }
 
-/** The same attention on one device that holds the whole sequence, with every core of the machine, or its first GPU. */
+/** Computes the same attention on one device with the whole sequence, on all cores of the machine or its first GPU. */
 export async function attendOnOneDevice(
   settings: Settings,
   onProgress: (share: number) => void,
@@ -35,7 +35,7 @@ export async function attendOnOneDevice(
   return await attend(ctx, singleDeviceSettings, createProgressMeter(workUnits, onProgress));
 }
 
-/** The whole problem as the device sees it: rounded to its dtype. */
+/** Returns the whole problem, rounded to the dtype as on the device. */
 export async function createProblem(settings: Settings): Promise<Problem> {
   await using ctx = await initSingleRank(settings);
   const { numHeads, tokens, headDim, dtype } = settings;
@@ -61,7 +61,7 @@ function initSingleRank({ device }: Settings): Promise<mosaic.Context> {
   return mosaic.init({ rank: 0, worldSize: 1, ...(device && { device }) });
 }
 
-/** What the ranks left in the directory, in the order of the sequence: each tensor [H,n,D]; NaN where no rank wrote. */
+/** Gathers the ranks' results from the directory in the order of the sequence: tensors [H,n,D], NaN where missing. */
 export function gatherResults(directory: string, reports: readonly RankReport[], settings: Settings): Results {
   const { numHeads, tokens, headDim, backward } = settings;
   const names = backward ? ["out", "dq", "dk", "dv"] : ["out"];

@@ -13,36 +13,36 @@ const PALETTE = ["#3366cc", "#e08214", "#2a9d6f", "#b5446e", "#7a5cc4", "#8c6d46
 
 export const GRAY = "#69727f";
 
-/** A rank's colour: eight chosen ones, then hues a golden angle apart. */
+/** Returns a rank's color: one of eight fixed colors, then hues a golden angle apart. */
 export function rankColor(rank: number): string {
   return PALETTE[rank] ?? `hsl(${Math.round((rank * 137.508) % 360)} 48% ${rank % 2 === 0 ? 42 : 54}%)`;
 }
 
 const TRACK_COLOR = "#eef1f5";
 
-/** Where a lane is drawn. */
+/** Position and scale of a lane. */
 export interface LaneContext {
   readonly x: (time: number) => number;
-  /** When the picture ends. */
+  /** Time at the right edge of the picture. */
   readonly end: number;
   readonly top: number;
   readonly sizes: LaneSizes;
-  /** How many ranks there are. */
+  /** Number of ranks. */
   readonly ranks: number;
-  /** Whether ranks attend for others, so that it must be shown for whom. */
+  /** Whether ranks compute attention of other ranks' queries, so that the owners of queries must be shown. */
   readonly shouldShowQueries: boolean;
 }
 
-/** Heights, and the size of the text within. */
+/** Heights of a lane's rows, and the size of the text in them. */
 interface LaneSizes {
-  /** All of a rank. */
+  /** Total height of a rank's lane. */
   readonly laneHeight: number;
   readonly computeHeight: number;
   readonly sendHeight: number;
   readonly fontSize: number;
 }
 
-/** Many ranks get thinner rows. */
+/** Returns the sizes of lanes. The more ranks, the thinner their rows. */
 export function getLaneSizes(ranks: number): LaneSizes {
   if (ranks <= 8) return { laneHeight: 62, computeHeight: 28, sendHeight: 12, fontSize: 13 };
   return ranks <= 16
@@ -50,7 +50,7 @@ export function getLaneSizes(ranks: number): LaneSizes {
     : { laneHeight: 24, computeHeight: 11, sendHeight: 5, fontSize: 9 };
 }
 
-/** What one rank computed, and below it what it sent, without the words at its side. */
+/** Draws what one rank computed and, below it, what it sent, without the labels beside the lane. */
 export function drawLane(lane: Lane, context: LaneContext): string {
   const { x, end, top, sizes } = context;
   const sendTop = communicationTop(context);
@@ -69,7 +69,7 @@ export function communicationTop({ top, sizes }: LaneContext): number {
   return top + sizes.computeHeight + 3;
 }
 
-/** Keys and values in the colours of their ranks; along the lower edge the queries. */
+/** Draws a block in the colors of the ranks that own its keys and values, and its queries along the lower edge. */
 function drawBlock(block: Block, context: LaneContext): string {
   const { top, sizes, ranks, shouldShowQueries } = context;
   const edgeHeight = shouldShowQueries ? sizes.computeHeight / 4 : 0;
@@ -99,7 +99,7 @@ interface BandContext {
   readonly height: number;
 }
 
-/** A bar in the colours of several ranks, one above the other; striped in backward. */
+/** Draws a bar in the colors of several ranks, one above the other. Backward bars are striped. */
 function drawBands(
   bar: Interval & { readonly isBackward: boolean },
   ranks: readonly number[],
@@ -116,7 +116,7 @@ function drawBands(
   return [...bandRects, ...stripes].join("");
 }
 
-/** "stage 2: ", or nothing. */
+/** Returns for example "stage 2: ", or an empty string. */
 function formatStage({ stage }: { readonly stage?: number }): string {
   return stage === undefined ? "" : `stage ${stage}: `;
 }
@@ -125,7 +125,7 @@ function formatInterval({ start, end }: Interval): string {
   return `${formatSeconds(start)} to ${formatSeconds(end)}`;
 }
 
-/** The longest of some ways to name the block that fits into it. */
+/** Draws the longest label that fits into the block. */
 function drawBlockLabel(block: Block, rank: number, { x, top, sizes, ranks, shouldShowQueries }: LaneContext): string {
   const { queries, keys, isBackward, stage } = block;
   const gradientSign = isBackward ? "∇ " : "";
@@ -156,7 +156,7 @@ function drawBlockLabel(block: Block, rank: number, { x, top, sizes, ranks, shou
   return text((x(block.start) + x(block.end)) / 2, y, label, textAttributes);
 }
 
-/** How much of what was sent in what time, behind its bar, if there is room before the next. */
+/** Labels a transfer with its content, size and duration, after its bar, if there is room before the next. */
 function drawTransferSize(transfer: Transfer, maxTime: number, context: LaneContext): string {
   const { x, sizes } = context;
   const fontSize = sizes.sendHeight - 1;

@@ -2,7 +2,7 @@ import type { TraceEvent } from "@mosaic/attention/core";
 import type { RankReport } from "./job.ts";
 import type { MessageBatch, Payload, RankSchedule, Tile } from "./rank-schedule.ts";
 
-/** A stretch of time, in seconds since the first rank began. */
+/** A time interval, in seconds since the first rank started. */
 export interface Interval {
   readonly start: number;
   readonly end: number;
@@ -28,10 +28,11 @@ export interface Lane {
 }
 
 /**
- * Puts the traces of all ranks on one clock. Traces state when, scripts state what: the attention events of a rank run in
- * the order of its script, and so do the batches of messages of one sender.
+ * Combines the traces of all ranks on one clock with their schedules. Traces contain times, and schedules contain
+ * contents. The attention events of a rank run in the order of its schedule, and so do the batches of messages of one
+ * sender.
  *
- * Throws if a rank did something else than its script states.
+ * Throws an error if a rank's trace does not match its schedule.
  */
 export function createTimeline(reports: readonly RankReport[], schedules: readonly RankSchedule[]): readonly Lane[] {
   const startTime = Math.min(...reports.map((report) => report.begin));
@@ -55,12 +56,12 @@ export function createTimeline(reports: readonly RankReport[], schedules: readon
   });
 }
 
-/** Forward is one kernel a piece; for a piece of backward a device may take several, one after the other. */
+/** Merges the kernels of each tile. Forward has one kernel per tile; backward may have several, one after another. */
 function mergeTileKernels(kernels: readonly TraceEvent[], tiles: readonly Tile[]): readonly TraceEvent[] {
   const numBackwardTiles = tiles.filter((tile) => tile.isBackward).length;
   const numForwardTiles = tiles.length - numBackwardTiles;
   const kernelsPerBackwardTile = (kernels.length - numForwardTiles) / numBackwardTiles;
-  // As it is, or for the caller to find that something else was done than planned.
+  // There is nothing to merge, or the counts do not match the plan, which the caller reports.
   if (kernelsPerBackwardTile === 1 || !Number.isInteger(kernelsPerBackwardTile) || kernelsPerBackwardTile < 1)
     return kernels;
   const backwardEvents = Array.from({ length: numBackwardTiles }, (_, i) => {
@@ -70,7 +71,7 @@ function mergeTileKernels(kernels: readonly TraceEvent[], tiles: readonly Tile[]
   return [...kernels.slice(0, numForwardTiles), ...backwardEvents];
 }
 
-/** Gives the batches of each sender in order. */
+/** Returns a function that returns the batches of each sender in order. */
 function createBatchReader(messageBatches: readonly MessageBatch[]): (label: string) => MessageBatch | undefined {
   const nextIndexByLabel = new Map<string, number>();
   return (label) => {
@@ -90,7 +91,7 @@ function checkCount(
   throw new Error(`rank ${rank}: expected ${numPlanned} ${eventKind}, as planned; received ${numDone}`);
 }
 
-/** The share of communication during which the same rank computed; undefined when nothing was sent. */
+/** Returns the share of communication time in which the same rank computed, or undefined if nothing was sent. */
 export function overlapFraction(reports: readonly RankReport[]): number | undefined {
   let transferSeconds = 0;
   let overlappedSeconds = 0;
@@ -113,7 +114,7 @@ const toInterval = ({ start, end }: TraceEvent, origin: number): Interval => ({
   end: end / 1e9 - origin,
 });
 
-/** Neighbours of one kind (the heads of a block, one after another) as one. */
+/** Merges adjacent blocks of the same tile, such as the consecutive heads of a block. */
 function mergeBlocks(blocks: readonly Block[]): readonly Block[] {
   const mergedBlocks: Block[] = [];
   for (const block of blocks) {
@@ -134,7 +135,7 @@ function isSameTile(a: Tile, b: Tile): boolean {
   );
 }
 
-/** The union of intervals, in order and disjoint. */
+/** Returns the union of intervals, sorted and disjoint. */
 function mergeIntervals(intervals: readonly Interval[]): readonly Interval[] {
   const mergedIntervals: Interval[] = [];
   for (const { start, end } of intervals.toSorted((a, b) => a.start - b.start)) {

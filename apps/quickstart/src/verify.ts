@@ -2,57 +2,66 @@ import { setImmediate } from "node:timers/promises";
 import type { Results, Settings } from "./job.ts";
 import { cotangentAt, type HeadReference, type Problem, referenceAttention, sampleRows } from "./reference.ts";
 
-/** How one tensor of the ranks compares. All are largest absolute differences. */
+/** Accuracy of one tensor of the ranks. All differences are the largest absolute differences. */
 export interface Accuracy {
-  /** From single-device attention, over every element. */
+  /** Difference of the ranks from single-device attention, over all elements. */
   readonly difference: number;
-  /** Of single-device attention from float64, over the sample: the unit. At least one rounding step, see STEP. */
+  /**
+   * Unit of errors: the difference of single-device attention from float64, over the sample. At least one rounding
+   * step, see `GRADIENT_ROUNDING_STEP`.
+   */
   readonly roundingUnit: number;
-  /** Of the ranks from float64, over the sample. */
+  /** Difference of the ranks from float64, over the sample. */
   readonly error: number;
-  /** The largest element of the truth, over the sample. */
+  /** The largest absolute value of the float64 result, over the sample. */
   readonly size: number;
-  /** What `error` may be, in units: two, and for gradients what `gradientRounding` allows. */
+  /** Limit of `error` in units: two and, for gradients, the allowance of `gradientRounding`. */
   readonly limit: number;
 }
 
 export interface VerificationResult {
   readonly tensors: Readonly<Record<string, Accuracy>>;
-  /** The largest difference of ranks and single device in units, over all tensors. Both err, so two right ones may be 3 apart. */
+  /**
+   * The largest difference between ranks and single device in units, over all tensors. Both have errors, so two correct
+   * results may differ by 3 units.
+   */
   readonly errorRatio: number;
-  /** The ranks' own largest error against float64 in units: what is checked. */
+  /** The ranks' largest error against float64 in units, which is checked. */
   readonly ranksErrorRatio: number;
   readonly maxError: number;
-  /** What is wrong, in words; empty when nothing is. */
+  /** Descriptions of all failed checks. Empty if there are none. */
   readonly failures: readonly string[];
-  /** Query rows that float64 looked at. */
+  /** Number of query rows that were compared with float64. */
   readonly rows: number;
-  /** e^entropy of those rows' weights, averaged: how many keys a query attends to. */
+  /** Mean of e^entropy of those rows' weights: the effective number of keys that a query attends to. */
   readonly meanEffectiveKeyCount: number;
 }
 
-/** Both sets of results, and what they are results of. */
+/** Both sets of results, and their problem. */
 export interface ComparedResults {
   readonly distributedResults: Results;
   readonly singleDeviceResults: Results;
   readonly problem: Problem;
 }
 
-/** A unit means something only if one device is right: its error relative to the largest element is below this. */
+/** Limit of the single-device error relative to the largest element. A unit is meaningful only below this limit. */
 const MAX_REFERENCE_ERROR = { float32: 1e-4, bfloat16: 2e-2, float16: 5e-3 } as const;
-/** A rounding step of float32 relative to the largest element: to be closer than that, as a few numbers may be, is luck. */
+/** Rounding step of float32 relative to the largest element. A few values may be closer to float64 by chance. */
 const GRADIENT_ROUNDING_STEP = 2 ** -23;
 /**
- * What gradients may err besides, relative to the largest element. They are made of e^(s − lse), and lse is a float32: who
- * folds keys piece by piece rounds it by half a step once a rank, which adds up as the root of their number and, lse being
- * an exponent, is a relative error of |lse| half steps in all of them. Sums are rounded by half a step, too, where they are
- * made and where they come home. Mosaic's conformance suites allow the same.
+ * Returns the additional error allowed for gradients, relative to the largest element. Gradients are computed from e^(s
+ * − lse), and lse is a float32. A rank that folds keys block by block rounds it by half a step. Over all ranks, this
+ * adds up to the square root of their number and, because lse is an exponent, to a relative error of |lse| half steps
+ * in all gradients. Sums are also rounded by half a step, both where they are computed and where they are returned to
+ * their owner. Mosaic's conformance suites allow the same.
  */
 function gradientRounding(lse: number, ranks: number): number {
   return (GRADIENT_ROUNDING_STEP / 2) * (2 + lse * Math.sqrt(ranks));
 }
 
-/** Besides the evenly spread rows, float64 also checks those where ranks and single device differ most. */
+/**
+ * Number of rows with the largest difference between ranks and single device that are checked besides the even rows.
+ */
 const MAX_WORST_ROWS = 64;
 
 /** Compares the ranks with single-device attention everywhere, and both with float64 on a sample of query rows. */
@@ -76,7 +85,7 @@ export async function verify(
   let meanEffectiveKeyCount = 0;
   let lse = 0;
   for (let head = 0; head < numHeads; head++) {
-    // A turn for the event loop, so that Ctrl-C is handled.
+    // Yield to the event loop, so that Ctrl-C is handled.
     await setImmediate();
     const reference = referenceAttention(
       problem,
@@ -122,21 +131,21 @@ export async function verify(
   };
 }
 
-/** Largest magnitudes so far, over heads: of one device's error, of the ranks', and of the truth itself. */
+/** Largest magnitudes over the heads so far: of the single-device error, the ranks' error and the float64 values. */
 interface MaxErrors {
   singleDeviceError: number;
   ranksError: number;
   exactMagnitude: number;
 }
 
-/** What float64 gives for one head, and of which query rows. */
+/** Float64 results of one head, and their query rows. */
 interface ReferenceRows {
   readonly head: number;
   readonly rows: readonly number[];
   readonly reference: HeadReference;
 }
 
-/** Takes one head's elements of one tensor into account: those of the sampled rows, or of every key. */
+/** Updates the largest errors by one head of one tensor: by the sampled rows, or by all rows for dk and dv. */
 function updateMaxErrors(
   maxErrors: MaxErrors,
   name: string,
@@ -187,14 +196,14 @@ function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): r
 }
 
 /**
- * An error in units, three digits: below that, with 16-bit results, lies whether one rounding step is a little less
- * or more than two units.
+ * Returns an error in units, rounded to three digits. Further digits would decide, with 16-bit results, whether one
+ * rounding step is slightly less or more than two units.
  */
 export function toRoundingUnits(error: number, unit: number): number {
   return error === 0 ? 0 : Number((error / unit).toPrecision(3));
 }
 
-/** dOut [rows,D] of one head: the loss reads the evenly spread rows only. */
+/** Returns dOut [rows,D] of one head. The loss reads the evenly spread rows only. */
 function cotangents(settings: Settings, rows: readonly number[], head: number): Float64Array {
   const { headDim, tokens } = settings;
   const sampledRowSet = new Set(sampleRows(tokens));
@@ -224,7 +233,7 @@ function largestDifference(a: Float32Array, b: Float32Array): number {
   return max;
 }
 
-/** The larger magnitude; what is not a number is infinitely wrong. */
+/** Returns the larger magnitude. NaN counts as infinite. */
 function maxMagnitude(maxSoFar: number, difference: number): number {
   const magnitude = Math.abs(difference);
   return Number.isNaN(magnitude) ? Number.POSITIVE_INFINITY : Math.max(maxSoFar, magnitude);

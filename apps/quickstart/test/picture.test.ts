@@ -21,7 +21,7 @@ const lanes: readonly Lane[] = [0, 1].map((rank) => ({
     },
   ],
 }));
-/** Rank 0 attends with the queries of both to the keys of both. */
+/** Rank 0 computes attention of the queries of both ranks to the keys of both. */
 const sharedLanes: readonly Lane[] = [
   { ...lanes[0]!, computeBlocks: [{ start: 0, end: 4, queries: [0, 1], keys: [0, 1], isBackward: false }] },
   lanes[1]!,
@@ -33,7 +33,7 @@ const caption = {
   measurements: ["a fact"],
 };
 
-/** Tags opened and closed in order, attributes quoted: enough of XML for what we write. */
+/** Returns whether tags are opened and closed in order and attributes are quoted: the subset of XML that is written. */
 function isWellFormed(svg: string): boolean {
   const openTags: string[] = [];
   for (const [, closingSlash, name, selfClosingSlash] of svg.matchAll(
@@ -128,7 +128,7 @@ describe("the prediction beside the measurement", () => {
     end: (start + 1) * 1e9,
     ...(label !== undefined && { label, bytesSent: 1000 }),
   });
-  /** Own keys, a stage, and both in backward, where a device takes two kernels for each. */
+  /** Local keys, one stage, and both in the backward, with two kernels for each. */
   const events = [
     event("attend", 0),
     event("fill", 1),

@@ -77,7 +77,8 @@ describe("the program", () => {
       const loadDrawing = readFileSync(loadSvg, "utf8");
       for (const expectedText of ["before: contiguous", `after: ${placed}`, "transfers per rank pair"])
         expect(loadDrawing).toContain(expectedText);
-      // What ranks receive, forward: in backward of flex as much again, and as many gradients.
+      // Bytes that ranks receive in the forward. The backward of flex receives them again, and the same amount of
+      // gradients.
       const receivedKb = /received in total [\d.]+ \w+ → ([\d.]+) kB/.exec(loadDrawing)![1];
       if (backend === "flex") expect(Number(summary["bytesSent"]) / 3000).toBeCloseTo(Number(receivedKb), 0);
     },

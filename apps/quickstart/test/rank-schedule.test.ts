@@ -13,7 +13,7 @@ function createSchedules(line: string, rank: number): RankSchedule {
   return predictRun(createSettings(line)).schedules[rank]!;
 }
 
-/** What a rank attends to in order, heads as one, and what it sends. */
+/** Lists what a rank attends to, in order and with heads merged, and what it sends. */
 function summarizeSchedule({ tiles, batches }: RankSchedule): { attends: readonly string[]; sends: readonly string[] } {
   const attends = tiles.map(({ queries, keys, isBackward }) => `${isBackward ? "∇ " : ""}${queries} · ${keys}`);
   return {
@@ -38,7 +38,7 @@ describe("what a rank will do", () => {
   });
 
   it("in a grid: queries along rows, keys along columns, results home", () => {
-    // Block by block or all at once, whichever the backend chooses for so few tokens.
+    // The backend may compute so few tokens block by block or all at once.
     const { tiles, batches } = createSchedules("--backend mesh2d --mesh 2x2 --backward", 0);
     for (const phase of [false, true]) {
       const blocks = tiles.filter(({ isBackward }) => isBackward === phase);

@@ -16,7 +16,7 @@ const createProblem = (mask: Mask): Problem => ({
 const rows = [0, 3, 6];
 const dOut = Float64Array.from(randomNormals(9, rows.length * headDim));
 
-/** The loss that the gradients are of: Σ dOut · out over the sampled rows of head 1. */
+/** Computes the loss of the gradients: Σ dOut · out over the sampled rows of head 1. */
 function loss(given: Problem): number {
   return referenceAttention(given, 1, rows).out.reduce((sum, value, i) => sum + value * dOut[i]!, 0);
 }

@@ -5,20 +5,20 @@ const main = fileURLToPath(new URL("../dist/main.js", import.meta.url));
 
 const resolvePackagePath = (path: string): string =>
   fileURLToPath(new URL(`../../../packages/${path}`, import.meta.url));
-/** What stands in for the driver, with one GPU, and for NCCL. */
+/** Libraries that emulate the CUDA driver, with one GPU, and NCCL. */
 const emulatedLibraries = {
   MOSAIC_CUDA_LIBRARY: resolvePackagePath("kernels-cuda/build-emulated/libcuda_emulated.so"),
   MOSAIC_NCCL_LIBRARY: resolvePackagePath("collectives-nccl/build-emulated/libnccl_emulated.so"),
 };
 
-/** What the program printed and how it ended; `json` is the last line, parsed. */
+/** Output and exit code of the program. */
 export interface ProcessResult {
   readonly code: number | null;
   readonly stdout: string;
   readonly stderr: string;
 }
 
-/** Runs the built program, as a user would; who presses Ctrl-C as soon as it prints `interruptAt`. */
+/** Runs the built program like a user, who presses Ctrl-C as soon as it prints `interruptAt`. */
 export async function run(
   args: readonly string[],
   env: Readonly<Record<string, string>> = {},
@@ -38,7 +38,7 @@ export async function run(
   return { code, stdout, stderr };
 }
 
-/** The object that `--json` prints as the last line. */
+/** Returns the object that `--json` prints as the last line. */
 export function parseSummary({ stdout }: ProcessResult): Readonly<Record<string, number | string | boolean | null>> {
   return JSON.parse(stdout.trimEnd().split("\n").at(-1)!) as Record<string, number | string | boolean | null>;
 }
