@@ -4,8 +4,8 @@ import { countRanks, includesRank, toRankRanges } from "./rank-ranges.ts";
 import type { RankRanges } from "./wire.ts";
 
 /**
- * Limits flushes to one per window. The first one runs in the current turn's check phase, later ones at the end of the
- * window.
+ * Limits flushes to one per window. The first flush runs at once. Everything after it is flushed together when the
+ * window ends.
  */
 export class ThrottledFlush {
   readonly #windowMs: number;

@@ -16,8 +16,8 @@ const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
 const CONNECTION_END_REASON = "connection closed";
 
 /**
- * Returns the reason of a connection's end. The system resets the connection if the peer exits with unread bytes: also
- * a close.
+ * Returns the reason of a connection's end. A reset is treated as a close, because the system resets the connection of
+ * a peer that exits with unread bytes.
  */
 function endReason({ code, message }: NodeJS.ErrnoException): string {
   return code === "ECONNRESET" || code === "EPIPE" ? CONNECTION_END_REASON : message;

@@ -90,7 +90,7 @@ export class Rendezvous {
   }
 
   /**
-   * Rejects the world if a rank has exited without being joined. Such a rank will not join, so that waiting is useless.
+   * Rejects the world if a rank has exited that has not joined or is no longer connected. Such a rank will not join.
    */
   rejectIfExited(): void {
     const missingRanks = this.#options.exitedRanks().filter((rank) => !this.#members.has(rank));

@@ -1,27 +1,27 @@
 import { LineSplitter } from "../output/lines.ts";
 import { UsageError } from "../errors.ts";
 
-/** What the launcher passes to an agent in the first line: other users cannot read what goes through ssh's standard input. */
+/** Data that the launcher sends to an agent in the first line. Other users cannot read the standard input of ssh. */
 export interface AgentHeader {
-  /** Of the job; absent for one host. */
+  /** Secret of the job; absent for one host. */
   readonly secret?: string;
-  /** `--env` of all ranks. */
+  /** Variables of `--env`, for all ranks. */
   readonly env: Readonly<Record<string, string>>;
 }
 
-/** The longest header: an environment has 128 KiB a variable, 2 MiB in all. */
+/** Maximum size of the header. An environment has at most 128 KiB per variable and 2 MiB in total. */
 const MAX_HEADER_BYTES = 4_194_304;
 const ACCEPTED_SIGNALS: readonly string[] = ["SIGINT", "SIGTERM", "SIGHUP", "SIGQUIT", "SIGUSR1", "SIGUSR2"];
 
-/** The header as one line. */
+/** Encodes the header as one line. */
 export const encodeHeader = (header: AgentHeader): string => `${JSON.stringify(header)}\n`;
 
-/** A signal as one line. */
+/** Encodes a signal as one line. */
 export const encodeSignal = (name: NodeJS.Signals): string => `${name}\n`;
 
 /**
- * An agent's end of the channel to the launcher: a header, then the names of signals, one a line. Its end, which is that of the launcher
- * or of its ssh however it came, counts as SIGHUP, as the end of a terminal does.
+ * An agent's end of the channel from the launcher: a header, then names of signals, one per line. The input ends when
+ * the launcher or its ssh exits for any reason. Its end is treated as SIGHUP, like the end of a terminal.
  */
 export class AgentStdin {
   readonly #pending: NodeJS.Signals[] = [];
@@ -56,12 +56,12 @@ export class AgentStdin {
     });
   }
 
-  /** Rejects with UsageError where no launcher is at the other end. */
+  /** Resolves to the header. Rejects with UsageError if standard input is not from a launcher. */
   header(): Promise<AgentHeader> {
     return this.#header;
   }
 
-  /** Passes on every signal, those included that have come already. */
+  /** Calls the listener for each signal, including those that were received before. */
   onSignal(listener: (name: NodeJS.Signals) => void): void {
     this.#listener = listener;
     for (const name of this.#pending.splice(0)) listener(name);

@@ -6,22 +6,25 @@ import { sendSignal } from "../ranks/process-table.ts";
 import { type AgentHeader, encodeHeader, encodeSignal } from "./agent-stdin.ts";
 import type { AgentExit } from "./ssh.ts";
 
-/** An event of an agent has a line of output of 1 MiB at most, or a report; both grow as JSON. */
+/** Maximum size of an event. It contains an output line of at most 1 MiB or a report, whose JSON text is longer. */
 const MAX_EVENT_BYTES = 16_777_216;
-/** A connection that ssh shares with later ones (ControlPersist) keeps its stderr open for longer. */
+/**
+ * Time for reading the rest of the output after ssh has exited. A shared connection (ControlPersist) keeps stderr open
+ * for longer.
+ */
 const DRAIN_TIMEOUT_MS = 1000;
-/** Lines that ssh, and the shell there, may write before the agent is there. */
+/** Maximum number of kept lines that ssh and the remote shell write before the agent has started. */
 const MAX_EARLY_LINES = 100;
 
-/** What the launcher does about an agent. */
+/** Callbacks of the launcher for one agent. */
 export interface ChannelEvents {
   readonly onEvent: (event: LaunchEvent) => void;
-  /** A line that is no event: of ssh, of the shell there, of an agent that could not begin. */
+  /** Called with a line that is not an event: from ssh, the remote shell, or an agent that could not start. */
   readonly onText: (line: string) => void;
   readonly onEnded: (channel: Channel) => void;
 }
 
-/** One agent, and the connection to it: its standard input and output, through ssh. */
+/** One agent and the connection to its standard input and output, through ssh. */
 export class Channel {
   readonly #child: ChildProcess;
   readonly #events: ChannelEvents;
@@ -34,7 +37,7 @@ export class Channel {
 
   constructor(command: Command, header: AgentHeader, { cwd, events }: { cwd: string; events: ChannelEvents }) {
     this.#events = events;
-    // In a group of its own: Ctrl-C is this process's to pass on.
+    // In a separate process group, because this process forwards Ctrl-C itself.
     this.#child = spawn(command.program, command.args, { cwd, detached: true, stdio: ["pipe", "pipe", "pipe"] });
     const { stdin, stdout, stderr } = this.#child;
     const stdoutSplitter = new LineSplitter((_, text) => this.#receiveStdout(text), MAX_EVENT_BYTES);
@@ -59,7 +62,7 @@ export class Channel {
     stdin?.write(encodeHeader(header));
   }
 
-  /** Whether the agent runs: until then what comes is ssh's. */
+  /** Whether the agent has started. Output before that is from ssh. */
   get isReady(): boolean {
     return this.#isReady;
   }
@@ -73,12 +76,12 @@ export class Channel {
     return { code, signal, stderr: this.#earlyLines, spawnError: this.#spawnError };
   }
 
-  /** The agent receives it as if its process did. */
+  /** Sends a signal to the agent, which handles it as if its process had received it. */
   signal(name: NodeJS.Signals): void {
     if (!this.#hasEnded) this.#child.stdin?.write(encodeSignal(name));
   }
 
-  /** Ends the connection, and with it the agent, which need not be reachable any more. */
+  /** Closes the connection, even if the agent is not reachable any more. The agent exits when it detects the end. */
   kill(): void {
     const { pid } = this.#child;
     if (this.#hasEnded || pid === undefined) return;
@@ -104,7 +107,10 @@ export class Channel {
   }
 }
 
-/** An event as `createJsonConsole` writes it; `agent` is the first; undefined for any other text. */
+/**
+ * Decodes an event that `createJsonConsole` has written. Returns "agent" for the first event, undefined for any other
+ * text.
+ */
 function decodeEvent(line: string): LaunchEvent | "agent" | undefined {
   if (!line.startsWith("{")) return undefined;
   try {

@@ -6,40 +6,42 @@ import type { AgentHeader } from "./agent-stdin.ts";
 import { Channel } from "./channel.ts";
 import { type AgentCommand, agentCommand, describeStartFailure } from "./ssh.ts";
 
-/** A host was lost, or is not there: schedulers read it as "try again". */
+/** Exit code if a host was lost or is not reachable. Schedulers may retry the job. */
 const EX_TEMPFAIL = 75;
-/** What ssh itself exits with, when the connection or the command could not be made. */
+/** Exit code of ssh itself, if the connection fails or the command cannot be started. */
 const SSH_FAILURE_EXIT_CODE = 255;
-/** After node 0, or after a failure, the others end by themselves; the connection of one that does not is closed. */
+/**
+ * Time for the other agents to exit by themselves after node 0 or after a failure. Then their connections are closed.
+ */
 const EXIT_TIMEOUT_MS = 5000;
-/** Node 0 finds that a node is lost before this, and ends the job if it is to end. */
+/** Time within which node 0 detects a lost node, and ends the job unless it is restarted. */
 const LOSS_DETECTION_TIMEOUT_MS = 5000;
-/** Agents that found a disagreement end together, each with its own message. */
+/** Time in which other agents may print their messages about a mismatch, before all are ended. */
 const MISMATCH_REPORT_WINDOW_MS = 1000;
-/** Before the agent of a lost host is started again; where the host is not there yet, so often. */
+/** Delay before the agent of a lost host is restarted, and the interval of retries while the host is not reachable. */
 const RESTART_DELAY_MS = 1000;
 const RETRY_DELAY_MS = 2000;
 const SECRET_BYTES = 32;
 
-/** A job whose agents this launcher starts on other hosts, and on this one. */
+/** A job whose agents are started by this launcher, on this host or on other hosts. */
 export interface HostsPlan extends Pick<HostsSettings, "hosts" | "minHosts" | "ssh"> {
   readonly cwd: string;
-  /** Of each host: options, entry, arguments. */
+  /** For each host, the agent's options, the entry and its arguments. */
   readonly args: readonly (readonly string[])[];
   readonly env: Readonly<Record<string, string>>;
-  /** The user's, or one of this job's own. */
+  /** The user's secret. Default: a random one for this job. */
   readonly secret?: string | undefined;
   readonly maxRestarts: number;
   readonly graceMs: number;
 }
 
-/** Where output and events go. */
+/** Console for the output and events of a job on hosts. */
 export interface HostsConsole {
-  /** As on one node: `node` is the host's name. */
+  /** Prints an event as on one node. `node` is the host's name. */
   readonly printEvent: (event: LaunchEvent) => void;
-  /** A line of ssh or an agent that is no event. */
+  /** Prints a line of ssh or an agent that is not an event. */
   readonly printLine: (host: string, line: string) => void;
-  /** A message of this launcher's own. */
+  /** Prints a message of this launcher. */
   readonly printMessage: (text: string) => void;
 }
 
@@ -48,7 +50,7 @@ const hostCommand = (plan: HostsPlan, rank: number): AgentCommand => ({
   args: plan.args[rank] as readonly string[],
 });
 
-/** What would be started for each host. */
+/** Returns the command that would be started for each host. */
 export function dryRunHosts(
   plan: HostsPlan,
 ): readonly { readonly host: string; readonly command: readonly string[] }[] {
@@ -58,19 +60,19 @@ export function dryRunHosts(
   });
 }
 
-/** Starts the agents, shows what they report, and ends them together. */
+/** Starts the agents, shows their events, and ends them together. */
 export class HostsJob {
   readonly #plan: HostsPlan;
   readonly #console: HostsConsole;
   readonly #header: AgentHeader;
   readonly #channels: Channel[] = [];
-  /** How often the agent of each host was lost. */
+  /** For each host, the number of times that its agent was lost. */
   readonly #lossCounts: number[];
   readonly #unreachableHosts = new Set<number>();
   readonly #timers = new Set<NodeJS.Timeout>();
   readonly #exitCode: Promise<number>;
   #finish: (exitCode: number) => void = () => {};
-  /** The first cause that is not a result of the job itself. */
+  /** Exit code of the first failure that is not a result of the job itself. */
   #failureExitCode: number | undefined;
   #receivedSignal: NodeJS.Signals | undefined;
   #rootExitCode: number | undefined;
@@ -85,13 +87,13 @@ export class HostsJob {
     this.#exitCode = new Promise((resolve) => (this.#finish = resolve));
   }
 
-  /** Starts the agents. Resolves to the exit code, when none is left. */
+  /** Starts the agents. Resolves to the exit code when all have exited. */
   run(): Promise<number> {
     for (const rank of this.#plan.hosts.keys()) this.#startAgent(rank);
     return this.#exitCode;
   }
 
-  /** Passes a signal on to all agents; those that are not there yet are ended. */
+  /** Forwards a signal to all agents. If it ends the job, agents that have not started yet are killed. */
   signal(name: NodeJS.Signals): void {
     const isFirstSignal = this.#receivedSignal === undefined;
     const isTerminating = name !== "SIGUSR1" && name !== "SIGUSR2";
@@ -129,7 +131,10 @@ export class HostsJob {
     } else this.#console.printEvent({ ...event, node });
   }
 
-  /** Node 0 reports for the job; what the others report of it is left out, and what an end by this launcher causes. */
+  /**
+   * Returns whether an event is shown. Node 0 reports for the job. Its repetition on other nodes and consequences of an
+   * end by this launcher are hidden.
+   */
   #shouldShow(rank: number, event: LaunchEvent): boolean {
     switch (event.type) {
       case "start":
@@ -147,7 +152,7 @@ export class HostsJob {
           (rank === 0 || !/^(\d+\/\d+ nodes; missing|joined node 0)/.test(event.message))
         );
       case "node-lost": {
-        // Of the loss of node 0 the first other one reports.
+        // The loss of node 0 is shown once, as reported by the first other node.
         if (rank === 0 || (event.lost.nodeRank === 0 && !this.#isLossReported)) {
           this.#isLossReported ||= event.lost.nodeRank === 0;
           return true;
@@ -178,24 +183,25 @@ export class HostsJob {
     this.#schedule(EXIT_TIMEOUT_MS, () => this.#killAll());
   }
 
-  /** An agent other than node 0's has ended without a result. */
+  /** Handles the exit without a result of an agent other than that of node 0. */
   #onMemberLost(rank: number, channel: Channel): void {
     const { code } = channel.exit;
     if (!channel.isReady) return this.#onUnreachable(rank, channel);
     if (code !== null && code !== EX_TEMPFAIL && code < 128) return this.#reportAndStop(rank, channel);
     const lossCount = (this.#lossCounts[rank] ?? 0) + 1;
     this.#lossCounts[rank] = lossCount;
-    // Node 0 reports a node that is lost, and ends the job unless it has restarts left. Then the host joins again.
+    // Node 0 reports the lost node, and ends the job unless restarts are left. With restarts left, the host joins
+    // again.
     if (lossCount > this.#plan.maxRestarts)
       return this.#schedule(LOSS_DETECTION_TIMEOUT_MS, () => this.#isEnding || this.#reportAndStop(rank, channel));
     this.#console.printMessage(`${this.#failureText(rank, channel)}; restarting the agent`);
     this.#schedule(RESTART_DELAY_MS, () => this.#isEnding || this.#startAgent(rank));
   }
 
-  /** A host's agent could not be started. */
+  /** Handles an agent that could not be started. */
   #onUnreachable(rank: number, channel: Channel): void {
     const { minHosts, hosts } = this.#plan;
-    // A host that was lost may be on its way back; node 0 ends the job where that takes longer than --rdzv-timeout.
+    // A lost host may become reachable again. Node 0 ends the job if that takes longer than --rdzv-timeout.
     const isTransient =
       describeStartFailure(hosts[rank] as Host, channel.exit, hostCommand(this.#plan, rank)).exitCode === 75;
     if ((this.#lossCounts[rank] ?? 0) > 0 && isTransient)
@@ -208,7 +214,7 @@ export class HostsJob {
     );
   }
 
-  /** Reports what kept an agent from taking part, and ends the others. */
+  /** Reports why an agent has failed, and ends all other agents. */
   #reportAndStop(rank: number, channel: Channel): void {
     const host = this.#plan.hosts[rank] as Host;
     const { code } = channel.exit;

@@ -4,19 +4,20 @@ import { type Host, isLocal } from "../options/hosts.ts";
 
 const CLI_PATH = fileURLToPath(new URL("./cli.js", import.meta.url));
 
-/** Options of OpenSSH behind the user's own, which come first and therefore count. */
+/** Options of OpenSSH. They follow the user's options, because ssh uses the first value of an option. */
 const SSH_OPTIONS = ["BatchMode=yes", "ConnectTimeout=10", "ServerAliveInterval=5", "ServerAliveCountMax=3"];
-/** Errors only: without it banners and notes on host keys stand between the output. */
+/** Shows only errors. Otherwise banners and notes on host keys would be mixed with the output. */
 const QUIET_OPTION = "LogLevel=ERROR";
 
-/** What the script below writes where it cannot start the agent; `failureOf` has the words for it. */
+/** Written by the script below if it cannot start the agent. `describeStartFailure` returns the message for it. */
 const NO_DIRECTORY_MARKER = "mosaic-run-host: no-directory";
 const NO_NODE_MARKER = "mosaic-run-host: no-node";
 const NO_LAUNCHER_MARKER = "mosaic-run-host: no-launcher";
 
 /**
- * Starts the agent on another host: $1 is the working directory, $2 Node, $3 the launcher; the rest are options. Node of the same path
- * comes first, for PATH of a shell that is not interactive often lacks it.
+ * Starts the agent on another host: $1 is the working directory, $2 Node, $3 the launcher. The remaining arguments are
+ * options. Node is first searched at the same path as here, because PATH of a non-interactive shell often does not
+ * contain it.
  */
 const REMOTE_SCRIPT = [
   `cd "$1" 2>/dev/null || { echo "${NO_DIRECTORY_MARKER}" >&2; exit 2; }`,
@@ -25,7 +26,7 @@ const REMOTE_SCRIPT = [
   `shift 3; exec "$node" "$cli" "$@"`,
 ].join("; ");
 
-/** What a host's agent runs with; neither secret nor environment is in it. */
+/** Command of a host's agent. It contains neither the secret nor environment variables. */
 export interface AgentCommand {
   readonly ssh: readonly string[];
   readonly cwd: string;
@@ -33,12 +34,12 @@ export interface AgentCommand {
   readonly args: readonly string[];
 }
 
-/** The command that starts the agent of a host: over ssh, or directly where the host is this machine. */
+/** Returns the command that starts the agent of a host: over ssh, or directly if the host is this machine. */
 export function agentCommand(host: Host, { ssh, cwd, args }: AgentCommand): Command {
   const launcherArgs = ["--agent-stdin", ...args];
   if (isLocal(host)) return { program: process.execPath, args: [CLI_PATH, ...launcherArgs] };
   const [program = "ssh", ...options] = ssh;
-  // ssh gives one text to the user's shell there, whichever it is; all of them read single quotes alike.
+  // ssh passes one text to the user's remote shell. Single quotes have the same meaning in all shells.
   const remoteCommand = [
     "/bin/sh",
     "-c",
@@ -56,20 +57,20 @@ export function agentCommand(host: Host, { ssh, cwd, args }: AgentCommand): Comm
 const shellQuote = (word: string): string =>
   /^[\w@%+=:,./-]+$/.test(word) ? word : `'${word.replaceAll("'", String.raw`'\''`)}'`;
 
-/** Why an agent could not be started. */
+/** Reason why an agent could not be started. */
 export interface StartFailure {
   readonly message: string;
-  /** 2: it must be repaired first; 75: it may go away by itself. */
+  /** 2: the cause must be corrected first. 75: the failure may be transient. */
   readonly exitCode: 2 | 75;
 }
 
-/** What an agent that was never there left behind. */
+/** Exit of ssh or of an agent that has not started. */
 export interface AgentExit {
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
-  /** ssh's, or that of the shell there. */
+  /** Lines that ssh or the remote shell wrote to stderr. */
   readonly stderr: readonly string[];
-  /** The program of `--ssh` could not be started. */
+  /** Error code if the program of `--ssh` could not be started. */
   readonly spawnError?: string | undefined;
 }
 
@@ -132,7 +133,7 @@ const FAILURE_PATTERNS: readonly FailurePattern[] = [
   },
 ];
 
-/** Names what kept an agent from starting, and the remedy. */
+/** Describes why an agent could not be started, with a remedy. */
 export function describeStartFailure(host: Host, exit: AgentExit, command: AgentCommand): StartFailure {
   const { target, name } = host;
   const [program = "ssh"] = command.ssh;

@@ -5,34 +5,37 @@ import { setTimeout as delay } from "node:timers/promises";
 import { RendezvousError, UsageError } from "../errors.ts";
 
 const RETRY_DELAY_MS = 200;
-/** While the name cannot be resolved, that is reported so often; first after a second. */
+/** Interval of reports while the name cannot be resolved. The first report is after 1 s. */
 const REPORT_INTERVAL_MS = 5000;
 
-/** What resolving a name needs of its surroundings. */
+/** Callbacks of name resolution. */
 export interface Resolver {
   /** Whether this node was signalled to end. */
   readonly isEnding: () => boolean;
-  /** Receives why it still waits. */
+  /** Called with the reason while resolution is retried. */
   readonly onWaiting: (message: string) => void;
-  /** Default: the system's, with /etc/hosts; a parameter so that a test can be a name server. */
+  /**
+   * Name lookup. Default: the system's, including /etc/hosts. A parameter, so that tests can replace the name server.
+   */
   readonly lookup?: (host: string) => Promise<readonly LookupAddress[]>;
 }
 
-/** Where a host is to listen. */
+/** The address at which a host is to listen. */
 export interface BindOptions {
   readonly endpoint: { readonly host: string };
-  /** At all interfaces. */
+  /** Whether to listen on all interfaces. */
   readonly bindsAllAddresses: boolean;
-  /** How long a name may be unknown. */
+  /** Timeout of name resolution. */
   readonly timeoutMs: number;
-  /** Of the option or the variable that names the endpoint. */
+  /** Name of the option or variable with the endpoint, for messages. */
   readonly name?: string;
 }
 
 /**
- * The address that the first host listens at: the endpoint's own, or all interfaces with `bindsAllAddresses`. A name is resolved until the
- * deadline, for the names of services and pods appear late. Rejects with UsageError where the name is one of the loopback interface:
- * /etc/hosts often has the host's own name there, and no other node would reach it.
+ * Returns the address at which the first host listens: that of the endpoint, or all interfaces with
+ * `bindsAllAddresses`. Resolution is retried until the timeout, because names of services and pods may appear late.
+ * Rejects with UsageError if the name resolves only to loopback addresses, which other nodes cannot reach: /etc/hosts
+ * often maps the host's own name to one.
  */
 export async function bindAddress(options: BindOptions, resolver: Resolver): Promise<string> {
   const { endpoint, bindsAllAddresses, timeoutMs, name = "--rdzv-endpoint" } = options;
@@ -51,7 +54,9 @@ export async function bindAddress(options: BindOptions, resolver: Resolver): Pro
 
 const isLoopback = (address: string): boolean => address.startsWith("127.") || address === "::1";
 
-/** The addresses of a name, those of IPv4 first. Names without an address yet are looked up again until the deadline. */
+/**
+ * Resolves a name to its addresses, IPv4 first. The lookup is retried until the timeout. Rejects with RendezvousError.
+ */
 async function resolveName(
   subject: string,
   host: string,

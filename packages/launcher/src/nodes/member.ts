@@ -23,7 +23,7 @@ import { createRegistration } from "./registration.ts";
 const RETRY_DELAY_MS = 200;
 const REPORT_INTERVAL_MS = 5000;
 const FLUSH_TIMEOUT_MS = 1000;
-/** Children of an agent; the same in the whole tree. */
+/** Maximum number of children of an agent, the same in the whole tree. */
 const AGENT_FAN_OUT = 16;
 
 interface Deferred<T> {
@@ -35,12 +35,12 @@ interface Deferred<T> {
 function createDeferred<T>(): Deferred<T> {
   let settleFunctions: Omit<Deferred<T>, "promise"> | undefined;
   const promise = new Promise<T>((resolve, reject) => (settleFunctions = { resolve, reject }));
-  // A rejection before anything waits for it is no error of the process.
+  // Avoids an unhandled rejection if nothing waits for the promise yet.
   void promise.catch(() => {});
   return { promise, ...(settleFunctions as Omit<Deferred<T>, "promise">) };
 }
 
-/** The coordinator of a job on several nodes, as a node other than 0 sees it: the connection to node 0. */
+/** The coordinator of a node other than 0 in a job on several nodes: the connection to node 0. */
 export class MemberCoordinator implements Coordinator {
   readonly privateDir: string = makePrivateDir();
   readonly #plan: LaunchPlan;
@@ -58,14 +58,14 @@ export class MemberCoordinator implements Coordinator {
   #attempt = -1;
   #startTime = 0;
   #isRunning = false;
-  /** Between an assignment and its ranks. */
+  /** Whether an assignment was received and its ranks have not been started yet. */
   #isStarting = false;
   readonly #earlyStopFrames: FrameOf<"stop">[] = [];
   #lostNode: LostNode | undefined;
   #stopRequest: StopRequest | undefined;
   #isClosed = false;
 
-  /** Throws UsageError where there is no secret. */
+  /** Throws UsageError if there is no secret. */
   constructor(plan: LaunchPlan, nodes: NodesPlan, control: NodeControl) {
     this.#plan = plan;
     this.#nodes = nodes;
@@ -103,7 +103,7 @@ export class MemberCoordinator implements Coordinator {
     });
     if (this.#lostNode !== undefined) throw new RendezvousError(describeLostNode(this.#lostNode));
     this.#isStarting = false;
-    // Once the ranks are there.
+    // Handled after the ranks have been started.
     for (const stopFrame of this.#earlyStopFrames.splice(0)) setImmediate(() => this.#onStop(stopFrame));
     const assignmentFields = {
       firstRank,
@@ -160,7 +160,7 @@ export class MemberCoordinator implements Coordinator {
     rmSync(this.privateDir, { recursive: true, force: true });
   }
 
-  /** What was sent last has left this process. */
+  /** Waits until the last frames have been sent, or the flush timeout has passed. */
   async #waitForFlush(): Promise<void> {
     const socket = this.#socket;
     if (socket === undefined || socket.closed) return;
@@ -173,7 +173,7 @@ export class MemberCoordinator implements Coordinator {
     });
   }
 
-  /** Until node 0 is there. */
+  /** Connects to node 0. Retries until the deadline of the rendezvous. */
   async #connect(): Promise<void> {
     let lastReportedAt = Date.now() - REPORT_INTERVAL_MS + 1000;
     while (!this.#isClosed && this.#stopRequest === undefined) {
@@ -261,7 +261,7 @@ export class MemberCoordinator implements Coordinator {
   #onLost(reason: string): void {
     if (this.#isClosed) return;
     this.#peer = undefined;
-    // A first rendezvous goes on where node 0 was started anew.
+    // Before the first attempt, this node reconnects, because node 0 may have been restarted.
     if (this.#attempt < 0) return void this.#connect();
     const { nodeRank, node } = { nodeRank: 0, node: this.#endpoint };
     this.#lostNode = { attempt: this.#attempt, nodeRank, node, reason, afterMs: Date.now() - this.#startTime };

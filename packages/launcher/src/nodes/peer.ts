@@ -5,17 +5,23 @@ import { decode, type Frame } from "../agent/frames.ts";
 import { ProtocolError } from "../agent/wire.ts";
 
 const CLOCK_INTERVAL_MS = 500;
-/** A peer that is silent for this long is lost. With CHECK_MS, both ends of a cut connection find it within 3 s. */
+/**
+ * Time without data after which a peer is lost. With CHECK_INTERVAL_MS, both ends detect a broken connection within 3
+ * s.
+ */
 const LOSS_TIMEOUT_MS = 2500;
 const CHECK_INTERVAL_MS = 100;
 
 export interface PeerEvents {
   onFrame(frame: Frame): void;
-  /** The connection has ended, or nothing has arrived for too long; called once. */
+  /** Called once, when the connection has ended or no data has arrived within the timeout. */
   onLost(reason: string): void;
 }
 
-/** A connection between the launchers of two nodes: frames, and a clock frame every 0.5 s in both directions. */
+/**
+ * A connection between the launchers of two nodes. It transfers frames, with a clock frame every 0.5 s in both
+ * directions.
+ */
 export class Peer {
   readonly #channel: Channel;
   readonly #events: PeerEvents;
@@ -33,7 +39,7 @@ export class Peer {
     this.#timer = setInterval(() => this.#tick(), CHECK_INTERVAL_MS);
   }
 
-  /** Longer frames are accepted from now on. */
+  /** Accepts longer frames from now on. */
   markAuthenticated(): void {
     this.#channel.markAuthenticated();
   }
@@ -42,7 +48,7 @@ export class Peer {
     this.#channel.send(frame);
   }
 
-  /** Sends what is queued, then ends. */
+  /** Sends the queued frames, then closes the connection. */
   finish(): void {
     this.#end();
     this.#channel.finish();
@@ -55,7 +61,7 @@ export class Peer {
 
   #tick(): void {
     const now = performance.now();
-    // After a pause of this process itself, what the peer sent meanwhile has not been read yet.
+    // After a pause of this process, the frames that the peer sent meanwhile have not been read yet.
     if (now - this.#lastTickAt > CLOCK_INTERVAL_MS) this.#channel.lastReceivedAt = now;
     this.#lastTickAt = now;
     if (now - this.#lastSentAt >= CLOCK_INTERVAL_MS) {
@@ -79,10 +85,10 @@ export class Peer {
   }
 }
 
-/** What a `stop` frame makes of the job. */
+/** Values of `outcome` in a `stop` frame. */
 export const OUTCOMES = { failed: 0, cancelled: 1, "timed-out": 2 } as const;
 
-/** The name of a signal that came as a number. Throws ProtocolError. */
+/** Returns the name of a signal number. Throws ProtocolError for an unknown number. */
 export function signalName(number: number): NodeJS.Signals {
   const signalEntry = Object.entries(constants.signals).find(([, value]) => value === number);
   if (signalEntry === undefined) throw new ProtocolError(`expected a signal number, received ${number}`);

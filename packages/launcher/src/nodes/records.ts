@@ -5,7 +5,7 @@ import type { RankError } from "../job.ts";
 import type { RankRecord } from "../report/diagnose.ts";
 import { parseErrorRecord } from "../report/error-record.ts";
 
-/** How a rank of another node ended, and what its node makes of it. */
+/** Record of a rank's exit on another node, with the hint that its node has found. */
 export interface RankReport {
   readonly record: RankRecord;
   readonly hint: string | undefined;
@@ -15,7 +15,7 @@ const MAX_TEXT_LENGTH = 2000;
 const MAX_REPORT_LINES = 30;
 const MAX_STACK_LENGTH = 8000;
 
-/** A report as JSON that fits into a frame: long texts are cut, of deep causes the deepest are left out. */
+/** Encodes a report as JSON that fits into a frame. Long texts are truncated, and the deepest causes are omitted. */
 export function encodeReport({ record, hint }: RankReport): Buffer {
   let byteCount = 0;
   for (const [lines, depth] of [
@@ -37,7 +37,7 @@ export function encodeReport({ record, hint }: RankReport): Buffer {
   throw new Error(`failure report of a rank: expected at most ${LIMITS.value} bytes, received ${byteCount} bytes`);
 }
 
-/** Reads a report of another node, whose clock is `offsetMs` behind this one. Throws ProtocolError. */
+/** Decodes a report of another node, whose clock is `offsetMs` behind the clock of this node. Throws ProtocolError. */
 export function decodeReport(bytes: Buffer, offsetMs: number): RankReport {
   const { record, hint } = parseObject(bytes);
   const fields = toObject(record);
@@ -63,7 +63,10 @@ export function decodeReport(bytes: Buffer, offsetMs: number): RankReport {
   };
 }
 
-/** What came of an attempt, as JSON that fits into a frame: the lists of other ranks are for the report of node 0 alone. */
+/**
+ * Encodes the result of an attempt as JSON that fits into a frame. The lists of other ranks are omitted: only node 0
+ * reports them.
+ */
 export function encodeDecision(decision: AttemptDecision): Buffer {
   const { failure } = decision;
   if (failure === undefined) return Buffer.from(JSON.stringify(decision));
@@ -81,7 +84,7 @@ export function encodeDecision(decision: AttemptDecision): Buffer {
   return Buffer.from(JSON.stringify({ ...decision, failure: truncatedFailure }));
 }
 
-/** Reads what node 0 has decided. Throws ProtocolError. */
+/** Decodes the decision of node 0. Throws ProtocolError. */
 export function decodeDecision(bytes: Buffer): AttemptDecision {
   const decision = parseObject(bytes);
   for (const field of ["failure", "lost", "stop"] as const)

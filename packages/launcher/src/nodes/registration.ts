@@ -4,7 +4,7 @@ import { launcherVersion } from "../version.ts";
 
 export type Registration = FrameOf<"register">;
 
-/** What a node registers with, and what node 0 compares it with: its own. */
+/** Returns the registration of this node. Node 0 compares those of other nodes with its own. */
 export function createRegistration(plan: LaunchPlan, nodes: NodesPlan): Registration {
   return {
     kind: "register",
@@ -14,13 +14,13 @@ export function createRegistration(plan: LaunchPlan, nodes: NodesPlan): Registra
   };
 }
 
-/** How a node is named in messages. */
+/** Returns the name of a node in messages. */
 export const nodeName = ({ nodeRank, host }: Pick<Registration, "nodeRank" | "host">): string =>
   `node ${nodeRank} (${host})`;
 
 /**
- * Why two launchers cannot be nodes of one job; undefined when they can. Another job's launcher does not disturb this one:
- * `isOtherJob`.
+ * Returns the reason why two launchers cannot be nodes of one job; undefined if they can. `isOtherJob` marks the
+ * launcher of a different job, which does not fail this job's rendezvous.
  */
 export function findMismatch(
   root: Registration,
@@ -61,7 +61,7 @@ const majorVersion = (version: string): string | undefined => version.split(".")
 const formatNodeRange = ({ minNodes, maxNodes }: Registration): string =>
   minNodes === maxNodes ? String(maxNodes) : `${minNodes}:${maxNodes}`;
 
-/** `2/3 nodes; missing n2`; of many the first eight. */
+/** Formats the missing nodes, for example `2/3 nodes; missing n2`, with at most eight names. */
 export function waitingMessage(registeredNodes: ReadonlySet<number>, max: number): string {
   const missingNodes = Array.from({ length: max }, (_, rank) => rank).filter((rank) => !registeredNodes.has(rank));
   const names = missingNodes.slice(0, 8).map((rank) => `n${rank}`);

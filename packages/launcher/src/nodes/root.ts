@@ -27,24 +27,24 @@ import { OUTCOMES, Peer, signalName } from "./peer.ts";
 import { decodeReport, encodeDecision, type RankReport } from "./records.ts";
 import { findMismatch, waitingMessage, nodeName, type Registration, createRegistration } from "./registration.ts";
 
-/** While nodes are missing, who is reported so often. */
+/** Interval of reports about missing nodes. */
 const WAITING_NOTICE_INTERVAL_MS = 5000;
 const CHECK_INTERVAL_MS = 100;
-/** A launcher that has connected registers at once. */
+/** Timeout for the registration of a launcher that has connected. */
 const REGISTER_TIMEOUT_MS = 5000;
-/** Different refusals that are reported. */
+/** Maximum number of different refusals that are reported. */
 const MAX_REFUSALS = 64;
-/** At the end, frames to the other nodes are on their way for so long at most. */
+/** Maximum time at the end of a job for sending the last frames to the other nodes. */
 const FLUSH_TIMEOUT_MS = 1000;
 
-/** Another node, as node 0 sees it. */
+/** State of another node, at node 0. */
 interface MemberNode {
   readonly peer: Peer;
   readonly registration: Registration;
   readonly nodeRank: number;
-  /** Milliseconds that its clock is behind this one's. */
+  /** Milliseconds by which the node's clock is behind the clock of node 0. */
   offsetMs: number;
-  /** Whether it takes part in the attempt that runs. */
+  /** Whether the node takes part in the running attempt. */
   isParticipant: boolean;
   hasEnded: boolean;
   readonly reports: RankReport[];
@@ -77,7 +77,7 @@ export class RootCoordinator implements Coordinator {
   #worldSize = 0;
   #hasRun = false;
   #state: "gathering" | "running" | "between" = "between";
-  /** Nodes without the right secret, and others that were rejected, are reported once each. */
+  /** Messages of refusals that were reported. Each is reported once. */
   readonly #refusals = new Set<string>();
   #startTime = 0;
   #joinedAt = 0;
@@ -102,7 +102,10 @@ export class RootCoordinator implements Coordinator {
     writeFileSync(this.#tokenFile, `${secret}\n`, { mode: 0o600 });
   }
 
-  /** Binds the endpoint. Rejects with RendezvousError where its port is taken, UsageError where it is not of this host. */
+  /**
+   * Binds the endpoint. Rejects with RendezvousError if its port is in use, UsageError if its address is not of this
+   * host.
+   */
   static async open(plan: LaunchPlan, nodes: NodesPlan, control: NodeControl): Promise<RootCoordinator> {
     const secret = jobSecret();
     const { endpoint } = nodes;
@@ -146,7 +149,7 @@ export class RootCoordinator implements Coordinator {
         ...{ path: join(this.privateDir, "agent"), secret: this.#secret, host: this.#plan.node, children: true },
         network: sharedTlsNetwork(this.#server, this.#secret),
       });
-      // Nodes that are lost or come meanwhile: once more.
+      // If nodes were lost or have joined meanwhile, the rendezvous is repeated.
       if (
         assignedMembers.length === this.#members.size &&
         assignedMembers.every(({ nodeRank: rank, peer }) => this.#members.get(rank)?.peer === peer)
@@ -203,7 +206,10 @@ export class RootCoordinator implements Coordinator {
     rmSync(this.privateDir, { recursive: true, force: true });
   }
 
-  /** Resolves when all nodes are there, or enough of them after the last call, or the job is to end. */
+  /**
+   * Resolves when all nodes have joined, when MIN nodes have joined and the last call has passed, or when the job is to
+   * end.
+   */
   async #waitForNodes(): Promise<void> {
     const { min, max, timeoutMs, lastCallMs } = this.#nodes;
     this.#state = "gathering";
@@ -229,7 +235,7 @@ export class RootCoordinator implements Coordinator {
     if (this.#error !== undefined) throw this.#error;
   }
 
-  /** Numbers the ranks in the order of the nodes. */
+  /** Assigns the ranks in the order of the nodes, and starts the attempt on all of them. */
   #assign(members: readonly MemberNode[]): Assignment {
     const { runId, nproc } = this.#plan;
     const worldSize = members.reduce((sum, { registration }) => sum + registration.nproc, nproc);
@@ -262,7 +268,7 @@ export class RootCoordinator implements Coordinator {
     };
   }
 
-  /** With --bind-any, the address at which another node has reached this one. */
+  /** Returns the address of this node; with --bind-any, the address at which another node has reached it. */
   #ownAddress(): string {
     const { host } = this.#server;
     if (host !== "0.0.0.0" && host !== "::") return host;
@@ -280,7 +286,7 @@ export class RootCoordinator implements Coordinator {
     const failure = diagnose(records, attemptFields, ({ rank }) => reportByRank.get(rank)?.hint);
     const root = reportByRank.get(failure?.rank ?? -1);
     if (failure === undefined || root === undefined) return undefined;
-    // What others lost when a node was lost is no cause of it.
+    // A rank that lost a peer because a node was lost is not the cause.
     if (this.#lostNode !== undefined && classifyExit(root.record) === "peer-lost") return undefined;
     return { ...failure, node: root.from.host, nodeRank: root.from.nodeRank };
   }
@@ -309,7 +315,7 @@ export class RootCoordinator implements Coordinator {
     const deadline = setTimeout(() => peer.destroy(), REGISTER_TIMEOUT_MS);
   }
 
-  /** Undefined when the node was rejected. */
+  /** Registers a node. Returns undefined if it was rejected. */
   #register(peer: Peer, registration: Registration, address: string): MemberNode | undefined {
     const reject = (code: number, message: string): undefined => {
       peer.send({ kind: "refused", world: 0, code, message });
@@ -319,7 +325,7 @@ export class RootCoordinator implements Coordinator {
       this.#control.emit({ type: "rendezvous", message: `rejected a launcher at ${address}: ${message}` });
     };
     const { nodeRank } = registration;
-    // A first rendezvous cannot succeed any more once two of its launchers disagree; a job that runs is not perturbed.
+    // A mismatch fails the first rendezvous, because it can no longer succeed. A job that has run is not affected.
     const isFirstRendezvous = !this.#hasRun;
     const mismatch = findMismatch(this.#ownRegistration, registration);
     const existingRegistration = nodeRank === 0 ? this.#ownRegistration : this.#members.get(nodeRank)?.registration;
@@ -356,7 +362,7 @@ export class RootCoordinator implements Coordinator {
   #receive(member: MemberNode, frame: Frame): void {
     switch (frame.kind) {
       case "clock":
-        // The frame with the least latency bounds the difference of the clocks best.
+        // The frame with the lowest latency gives the best bound of the clock offset.
         member.offsetMs = Math.min(member.offsetMs, Date.now() - Number(frame.time));
         return;
       case "failing":
@@ -377,7 +383,7 @@ export class RootCoordinator implements Coordinator {
   #onReport({ reports, offsetMs }: MemberNode, { record: encodedReport }: FrameOf<"report">): void {
     const report = decodeReport(encodedReport, finiteOrZero(offsetMs));
     reports.push(report);
-    // Where no rank of that node has joined, its agent has no world to reject.
+    // If no rank of that node has joined, its agent has no world to reject, so that the root must reject it.
     if (classifyExit(report.record) === "ok") this.reportSucceeded(report.record.rank);
   }
 
@@ -387,7 +393,7 @@ export class RootCoordinator implements Coordinator {
     this.#endRanks(`rank ${rank} of ${nodeName(registration)} failed`, registration.nodeRank);
   }
 
-  /** Ends the ranks of all nodes but one. */
+  /** Ends the ranks of all nodes except one. */
   #endRanks(reason: string, excludedNode: number): void {
     this.#broadcast(
       { kind: "stop", signal: constants.signals.SIGTERM, outcome: OUTCOMES.failed, reason },
@@ -436,7 +442,7 @@ export class RootCoordinator implements Coordinator {
     this.#endRanks(`${nodeName(registration)} was lost: ${reason}`, nodeRank);
   }
 
-  /** The job cannot come together: every node that is there gets the reason. */
+  /** Fails the rendezvous. All registered nodes are refused with the reason. */
   #fail(error: Error, code: number): void {
     this.#error ??= error;
     for (const { peer } of this.#members.values()) {
@@ -451,7 +457,7 @@ export class RootCoordinator implements Coordinator {
     for (const { peer, nodeRank } of this.#members.values()) if (nodeRank !== excludedNode) peer.send(frame);
   }
 
-  /** Looks at a condition whenever something has happened, and at deadlines every so often. */
+  /** Waits for a condition. It is checked after each event, and periodically because it may depend on deadlines. */
   async #waitUntil(condition: () => boolean): Promise<void> {
     while (!condition())
       await new Promise<void>((resolve) => {

@@ -1,8 +1,8 @@
-/** What `--color` may be. */
+/** Values of `--color`. */
 export const COLOR_SETTINGS = ["auto", "always", "never"] as const;
 export type ColorSetting = (typeof COLOR_SETTINGS)[number];
 
-/** Whether standard output is coloured. https://no-color.org: any value but the empty one turns colours off. */
+/** Returns whether standard output is coloured. As in https://no-color.org, any non-empty NO_COLOR disables colours. */
 export function isColorEnabled(setting: ColorSetting): boolean {
   if (setting !== "auto") return setting === "always";
   return process.stdout.isTTY && !process.env.NO_COLOR;

@@ -2,9 +2,9 @@ import type { LaunchEvent, LineEvent } from "../job.ts";
 import type { OutputSink } from "./sink.ts";
 
 /**
- * Shows a job as NDJSON: a line of a rank is `{time,node,rank,attempt,stream,msg}`, everything else `{time,node,event,…}`.
- * What is no line has a `kind`: `progress`, or `part`, a piece that the rank's next one of that stream continues.
- * Ranks that `shown` leaves out keep their events and lose their lines.
+ * Creates a console that writes NDJSON: a line of a rank is `{time,node,rank,attempt,stream,msg}`, any other event
+ * `{time,node,event,…}`. Incomplete lines have a `kind`: `progress`, or `part`, a piece that is continued by the rank's
+ * next one on that stream. For ranks that are not in `shownRanks`, events are written and lines are omitted.
  */
 export function createJsonConsole(sink: OutputSink, shownRanks: ReadonlySet<number>): (event: LaunchEvent) => void {
   return (event) => {
@@ -13,7 +13,10 @@ export function createJsonConsole(sink: OutputSink, shownRanks: ReadonlySet<numb
   };
 }
 
-/** Ranks report progress in step: one of them is enough. */
+/**
+ * Whether an event is progress of a rank other than 0. Ranks progress together, so that rank 0's progress is
+ * sufficient.
+ */
 const isRedundantProgress = ({ kind, rank }: LineEvent): boolean => kind === "progress" && rank !== 0;
 
 function lineObject(event: LineEvent): object {

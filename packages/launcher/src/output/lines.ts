@@ -1,16 +1,16 @@
 import type { LineEvent } from "../job.ts";
 
 /**
- * What a Node rank writes to its stderr right before Node prints an uncaught error, so that the launcher can separate this
- * print from the rank's own output: the report has the same error. A terminal ignores the sequence; it names the run, so that an
- * outer launcher passes it on.
+ * Returns the marker that a Node rank writes to its stderr right before Node prints an uncaught error. The launcher
+ * uses it to separate the printed error, which is also in the report, from the rank's own output. Terminals ignore the
+ * sequence. It contains the run id, so that an outer launcher forwards it unchanged.
  */
 export const uncaughtMarker = (runId: string): string => `\u001b]mosaic-uncaught;${runId}\u0007`;
 
-/** Takes the mark out of a stream of bytes, wherever chunks end. */
+/** Removes the marker from a byte stream, even if it is split across chunks. */
 export class UncaughtFilter {
   readonly #marker: Buffer;
-  /** The end of the last chunk, where it may be the beginning of the mark. */
+  /** The end of the last chunk, if it may be the beginning of the marker. */
   #pendingBytes: Buffer = Buffer.alloc(0);
   #isMarkerFound = false;
 
@@ -18,7 +18,7 @@ export class UncaughtFilter {
     this.#marker = Buffer.from(uncaughtMarker(runId));
   }
 
-  /** The bytes before the mark, and those behind it; `uncaught` is undefined as long as there was none. */
+  /** Returns the bytes before and after the marker. `uncaughtBytes` is undefined until the marker was found. */
   push(chunk: Buffer): { readonly precedingBytes: Buffer; readonly uncaughtBytes: Buffer | undefined } {
     const emptyBuffer = Buffer.alloc(0);
     if (this.#isMarkerFound) return { precedingBytes: emptyBuffer, uncaughtBytes: chunk };
@@ -36,14 +36,17 @@ export class UncaughtFilter {
     return { precedingBytes: data.subarray(0, partialOffset), uncaughtBytes: undefined };
   }
 
-  /** What is held back when the stream has ended. */
+  /** Returns the bytes that are still held back, at the end of the stream. */
   end(): Buffer {
     const pendingBytes = this.#pendingBytes;
     this.#pendingBytes = Buffer.alloc(0);
     return pendingBytes;
   }
 
-  /** Where a mark begins that the next chunk may complete; the length of `data` if there is none. */
+  /**
+   * Returns the offset of a partial marker at the end of `data`, which the next chunk may complete; `data.length` if
+   * there is none.
+   */
   #partialMarkerOffset(data: Buffer): number {
     const firstByte = this.#marker[0] as number;
     let offset = data.indexOf(firstByte, Math.max(0, data.length - this.#marker.length + 1));
@@ -53,27 +56,27 @@ export class UncaughtFilter {
   }
 }
 
-/** A longer line is delivered in pieces, so that one rank without line ends cannot fill the launcher's memory. */
+/** Longer lines are delivered in pieces, so that output without line ends cannot fill the launcher's memory. */
 export const MAX_LINE_BYTES = 1_048_576;
 
 const NEWLINE = 10;
 const CARRIAGE_RETURN = 13;
 
-/** What a splitter found. */
+/** Receives the lines of a splitter. */
 type LineListener = (kind: LineEvent["kind"], text: string) => void;
 
 /**
- * Cuts a rank's bytes into lines. Works on bytes, so that no character is ever cut in two.
+ * Splits a rank's output into lines. It works on bytes, so that multi-byte characters are not split.
  *
- * `\n` and `\r\n` end a line; a lone `\r` ends a progress message that the next will overwrite.
+ * `\n` and `\r\n` end a line. A single `\r` ends a progress message, which the next message overwrites.
  */
 export class LineSplitter {
   readonly #onLine: LineListener;
   readonly #maxBytes: number;
-  /** Without a line end, in the order in which they came: a line of many small chunks is joined once. */
+  /** Chunks of the incomplete line, in order. They are joined only once, even if there are many. */
   #incompleteChunks: Buffer[] = [];
   #incompleteBytes = 0;
-  /** The text before a `\r` that ended a chunk: should `\n` come next, it was a line after all. */
+  /** The text before a `\r` at the end of a chunk. If the next byte is `\n`, it was a line. */
   #overwrittenLine: string | undefined;
 
   constructor(onLine: LineListener, maxBytes: number = MAX_LINE_BYTES) {
@@ -95,7 +98,9 @@ export class LineSplitter {
     this.#keep(this.#splitLines(this.#takeIncomplete(data)));
   }
 
-  /** The stream has ended: what is left is a line, and so is a progress message that nothing overwrote. */
+  /**
+   * Handles the end of the stream. Remaining bytes are a line, and so is a progress message that was not overwritten.
+   */
   end(): void {
     const incompleteLine = this.#takeIncomplete();
     if (incompleteLine.length > 0) this.#emit("line", incompleteLine);
@@ -109,7 +114,7 @@ export class LineSplitter {
     this.#incompleteBytes += data.length;
   }
 
-  /** What was kept, with what follows it. */
+  /** Removes and returns the kept chunks, joined with the following ones. */
   #takeIncomplete(...followingChunks: readonly Buffer[]): Buffer {
     const chunks = [...this.#incompleteChunks, ...followingChunks];
     this.#incompleteChunks = [];
@@ -145,7 +150,10 @@ export class LineSplitter {
     this.#onLine(kind, decode(remainder));
   }
 
-  /** Delivers the longest piece that ends between two characters; returns what follows it. */
+  /**
+   * Delivers the longest piece of at most `maxBytes` bytes that ends at a character boundary. Returns the remaining
+   * bytes.
+   */
   #emitPrefix(data: Buffer): Buffer {
     let cutOffset = this.#maxBytes;
     while (cutOffset > this.#maxBytes - 4 && ((data[cutOffset] ?? 0) & 0xc0) === 0x80) cutOffset--;

@@ -15,20 +15,27 @@ import { join } from "node:path";
 import { UsageError } from "../errors.ts";
 
 const LOG_DIRECTORY_PREFIX = "mosaic-logs-";
-/** In a directory whose job has ended: a job under way has none, and keeps its logs however old they are. */
+/**
+ * File that marks the directory of a job that has ended. Without it, logs are kept regardless of their age, up to a
+ * limit.
+ */
 const ENDED_MARKER = "ended";
 const RETENTION_MS = 7 * 24 * 3_600_000;
-/** A launcher that was killed leaves no mark; nothing was logged there for so long that its job is over, too. */
+/**
+ * A killed launcher leaves no marker. A directory without log output for this time is treated as that of an ended job.
+ */
 const ABANDONED_AFTER_MS = 4 * RETENTION_MS;
 const RETENTION_BYTES = 1_000_000_000;
 
-/** What is kept, in the words of the report. */
+/** Description of the retention time, for reports. */
 export const RETENTION_TEXT = "kept for a week";
 
-/** The temporary log directory of a run. */
+/** Returns the temporary log directory of a run. */
 export const temporaryLogDirectory = (runId: string): string => join(tmpdir(), `${LOG_DIRECTORY_PREFIX}${runId}`);
 
-/** For a log directory that cannot be used: it is the user's to mend, by what has chosen it. */
+/**
+ * Returns the error for a log directory that cannot be used. It names the option or variable that the user can change.
+ */
 export function createLogDirError(
   { logDir }: { logDir: string | undefined },
   problem: string,
@@ -39,15 +46,15 @@ export function createLogDirError(
   return new UsageError(`log directory ${problem}: ${message}; set TMPDIR to a different directory, or pass --log-dir`);
 }
 
-/** How much is kept; a parameter so that a test needs neither a week nor a gigabyte. */
+/** Limits of retention. A parameter, so that tests need neither a week nor a gigabyte. */
 export interface RetentionLimits {
   readonly now?: number;
   readonly bytes?: number;
 }
 
 /**
- * Keeps the logs of a job that failed, and removes what exceeds the limits. Only jobs that fail do that: a start does not
- * wait for a walk over the logs of other jobs.
+ * Keeps the logs of a job that failed, and removes logs that exceed the limits. Only failed jobs do so, so that the
+ * start of a job does not have to scan the logs of other jobs.
  */
 export function applyLogRetention(directory: string, retention: RetentionLimits = {}): void {
   const { bytes = RETENTION_BYTES } = retention;
@@ -55,12 +62,15 @@ export function applyLogRetention(directory: string, retention: RetentionLimits 
     truncateLogs(directory, bytes);
     writeFileSync(join(directory, ENDED_MARKER), "");
   } catch {
-    // A directory that was taken away meanwhile needs no care.
+    // The directory may have been removed meanwhile.
   }
   removeOldLogs(retention);
 }
 
-/** Removes this user's temporary logs of jobs that ended a week ago, and the oldest beyond 1 GB. Never throws. */
+/**
+ * Removes this user's temporary logs of jobs that ended more than a week ago, and the oldest ones beyond 1 GB. Never
+ * throws.
+ */
 export function removeOldLogs({ now = Date.now(), bytes = RETENTION_BYTES }: RetentionLimits = {}): void {
   let remainingBytes = bytes;
   for (const directory of logDirectoriesByAge()) {
@@ -79,7 +89,10 @@ interface LogDirectory {
   readonly bytes: number;
 }
 
-/** The youngest first. Only directories of this user: any user may create names in a shared directory for temporary files. */
+/**
+ * Returns the log directories of this user, the newest first. In a shared temporary directory, other users may have
+ * created some.
+ */
 function logDirectoriesByAge(): readonly LogDirectory[] {
   const { uid } = userInfo();
   const names = ignoreErrors(() => readdirSync(tmpdir())) ?? [];
@@ -113,7 +126,10 @@ function listLogFiles(dir: string): readonly LogFile[] {
   });
 }
 
-/** Cuts the longest files of a directory to their ends, until all of it has at most `maxBytes` bytes. */
+/**
+ * Truncates the longest files of a directory to their last bytes, so that all files have at most `maxBytes` bytes in
+ * total.
+ */
 function truncateLogs(dir: string, maxBytes: number): void {
   const files = listLogFiles(dir).toSorted((a, b) => a.bytes - b.bytes);
   let remainingBytes = maxBytes;
@@ -124,7 +140,7 @@ function truncateLogs(dir: string, maxBytes: number): void {
   }
 }
 
-/** Copies the end of a file to its beginning: there may be no room for a second one. */
+/** Moves the end of a file to its beginning in place, because the disk may have no space for a second file. */
 function truncateToTail(path: string, size: number, maxBytes: number): void {
   const fd = openSync(path, "r+");
   try {

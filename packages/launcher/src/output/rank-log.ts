@@ -5,10 +5,10 @@ import { UsageError } from "../errors.ts";
 import type { StreamName } from "../job.ts";
 
 /**
- * A rank's log directory: stdout.log and stderr.log byte for byte, and error.json if the rank wrote one.
+ * A rank's log directory: stdout.log and stderr.log with the exact bytes, and error.json if the rank wrote one.
  *
- * Written synchronously: what a rank printed is in the file before anything else is done about it, so it survives a killed
- * launcher too. When the disk is full, logging stops and the job goes on.
+ * Logs are written synchronously, before the output is processed further, so that they are complete even if the
+ * launcher is killed. When the disk is full, logging stops and the job continues.
  */
 export class RankLog {
   readonly directory: string;
@@ -53,9 +53,10 @@ export class RankLog {
 }
 
 /**
- * Makes a directory and what lacks above it. Throws the system's error.
+ * Creates a directory and its missing parents. Throws the system's error.
  *
- * Not Node's own `recursive`: that tries for ever where a directory exists and the system refuses a new one with ENOENT, as in /proc.
+ * Node's `recursive` option is not used, because it retries forever in an existing directory that refuses new ones with
+ * ENOENT, as /proc.
  *
  * @example
  * ```ts
@@ -78,7 +79,7 @@ export function createDirectory(path: string): void {
   try {
     mkdirSync(path);
   } catch (error) {
-    // Made by another process since; what else has that name is no directory.
+    // EEXIST is not an error if another process has created the directory meanwhile.
     if ((error as NodeJS.ErrnoException).code !== "EEXIST" || !statSync(path).isDirectory()) throw error;
   }
 }

@@ -1,19 +1,19 @@
 import type { Writable } from "node:stream";
 
-/** What a slow reader may leave unread before the console skips output for it; the log files have everything. */
+/** Maximum number of unread bytes. Beyond it, output to the console is skipped. The log files are complete. */
 export const MAX_UNREAD_BYTES = 67_108_864;
 
-/** Node's own handle of a pipe or terminal: private, so looked for and not relied on. */
+/** Sets the mode of a pipe or terminal by Node's private handle, if it exists. */
 function setBlocking(stream: Writable, blocking: boolean): void {
   const { _handle: handle } = stream as { _handle?: { setBlocking?(blocking: boolean): void } };
   handle?.setBlocking?.(blocking);
 }
 
 /**
- * Writes to a stream that may be slow, stopped or gone, and never waits for it.
+ * Writes to a stream that may be slow, stopped or closed, without waiting for it.
  *
- * A terminal is written asynchronously too, which is not Node's way: a user who presses Ctrl-S must not stop the ranks.
- * When the reader is gone (`| head`), output ends and the job goes on.
+ * Terminals are written asynchronously, too, unlike Node's default, so that a user who presses Ctrl-S does not stop the
+ * ranks. When the reader has closed the stream (`| head`), output ends and the job continues.
  */
 export class OutputSink {
   readonly #stream: Writable;
@@ -45,14 +45,14 @@ export class OutputSink {
     this.#stream.write(text);
   }
 
-  /** Resolves when everything has been handed to the system, or the reader is gone. The last thing to call. */
+  /** Resolves when all output has been passed to the system, or the stream has failed. Must be the last call. */
   async flush(): Promise<void> {
     await new Promise<void>((resolve) => {
       if (this.#isClosed) return resolve();
       this.#stream.once("error", () => resolve());
       this.#stream.write("", () => resolve());
     });
-    // A terminal's mode may be shared with the shell that comes back now.
+    // The terminal's mode may be shared with the shell, which continues after this process.
     setBlocking(this.#stream, true);
   }
 }

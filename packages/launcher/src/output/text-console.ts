@@ -2,35 +2,37 @@ import type { LaunchEvent, LineEvent } from "../job.ts";
 import { failureLines, lostNodeLines } from "../report/failure-text.ts";
 import type { OutputSink } from "./sink.ts";
 
-/** Writes to a terminal, or to a stream in its place. */
+/** Format of the console output, on a terminal or another stream. */
 export interface TextStyle {
   readonly shownRanks: ReadonlySet<number>;
-  /** `{rank}`, `{host}`, `{attempt}`, `{stream}` are filled in. */
+  /** Prefix of lines, in which `{rank}`, `{host}`, `{attempt}` and `{stream}` are replaced. */
   readonly prefix: string;
   readonly color: boolean;
-  /** Whether progress can be overwritten, and how wide it may be; undefined where it cannot. */
+  /** Width of the terminal for progress lines; undefined if lines cannot be overwritten. */
   readonly columns: number | undefined;
 }
 
-/** What a prefix may hold in braces. */
+/** The fields of a prefix, in braces. */
 export const PREFIX_FIELDS = ["rank", "host", "attempt", "stream"] as const;
 
 const RANK_COLORS = [36, 33, 35, 32, 34, 96];
-/** The most lines of Node's print of an error, and characters of each, that are shown where the report is of another. */
+/**
+ * Limits for an uncaught error printed by Node that is not the reported failure: lines, and characters of each line.
+ */
 const MAX_UNCAUGHT_LINES = 100;
 const MAX_UNCAUGHT_LENGTH = 2000;
 const CLEAR_LINE_SEQUENCE = "\r\u001b[K";
 
-/** Shows a job as people read it: whole lines behind their rank, stderr on stderr, the launcher's own words last. */
+/** Shows a job as text: whole lines with their rank as prefix, stderr on stderr, and the launcher's messages. */
 export class TextConsole {
   readonly #stdout: OutputSink;
   readonly #stderr: OutputSink;
   readonly #style: TextStyle;
   readonly #uncaughtLines = new Map<number, LineEvent[]>();
-  /** Whose error was reported last: lines of other hosts may come behind the report. */
+  /** Rank and attempt of the last reported error. Lines from other hosts may arrive after the report. */
   #lastReport = "";
   readonly #prefixes = new Map<string, string>();
-  /** What the last line of the terminal shows now, to be drawn again under whatever is printed. */
+  /** The progress line at the bottom of the terminal, which is redrawn after each printed text. */
   #progressLine = "";
 
   constructor(out: OutputSink, err: OutputSink, style: TextStyle) {
@@ -39,7 +41,7 @@ export class TextConsole {
     this.#style = style;
   }
 
-  /** Takes one event of the job. */
+  /** Shows one event of the job. */
   writeEvent(event: LaunchEvent): void {
     if (event.type === "line") return this.#handleLine(event);
     if (event.type === "failure") {
@@ -63,7 +65,9 @@ export class TextConsole {
     this.#writeLine(event);
   }
 
-  /** Node's print waits until it is known whose error the report has: that one is shown once. */
+  /**
+   * Buffers an error that Node prints until the reported failure is known, so that the same error is not shown twice.
+   */
   #bufferUncaught(event: LineEvent): void {
     if (this.#lastReport === `${event.rank} ${event.attempt}`) return;
     const lines = this.#uncaughtLines.get(event.rank) ?? [];
@@ -130,7 +134,7 @@ export class TextConsole {
   }
 }
 
-/** What the launcher reports about an event, if anything: a job that goes well is silent. */
+/** Returns the launcher's message about an event, if any. A job without problems produces no messages. */
 function formatEvent(event: Exclude<LaunchEvent, LineEvent>): string | undefined {
   switch (event.type) {
     case "stop":

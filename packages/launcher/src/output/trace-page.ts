@@ -5,7 +5,7 @@ import { join } from "node:path";
 import type { Assignment } from "../coordinator.ts";
 import type { EventBody } from "../job.ts";
 
-/** Where the ranks of an attempt leave their traces. */
+/** Returns the directory for the traces of an attempt's ranks. */
 export function attemptTraceDirectory(
   traceDir: string,
   { runId, attempt }: Pick<Assignment, "runId" | "attempt">,
@@ -13,12 +13,13 @@ export function attemptTraceDirectory(
   return join(traceDir, runId, `attempt_${attempt}`);
 }
 
-/** Stands in the ranks' viewer.html where the traces belong. */
+/** Placeholder for the traces in the viewer.html that ranks write. */
 const DATA_MARKER = "<!-- data -->";
 
 /**
- * Puts the traces of an attempt, `rank-N.json`, into the page that a rank left beside them, `viewer.html`: a script element for each.
- * What they hold is for the page to read. Of nodes that share the directory, the last to end writes the page of all.
+ * Writes a page with the traces of an attempt: `viewer.html`, which a rank has written, with one script element per
+ * `rank-N.json`. The content of the traces is interpreted only by the page. If nodes share the directory, the last one
+ * to end writes the page of all.
  */
 export async function writeTracePage(traceDir: string, assignment: Assignment): Promise<EventBody> {
   const directory = attemptTraceDirectory(traceDir, assignment);
@@ -41,7 +42,10 @@ export async function writeTracePage(traceDir: string, assignment: Assignment): 
   }
 }
 
-/** One trace in memory at a time: a thousand ranks have hundreds of megabytes. */
+/**
+ * Yields the parts of the page with one trace in memory at a time: the traces of a thousand ranks have hundreds of
+ * megabytes.
+ */
 async function* generateParts(
   directory: string,
   { names, head, tail }: { readonly names: readonly string[]; readonly head: string; readonly tail: string },
@@ -49,7 +53,7 @@ async function* generateParts(
   yield head;
   for (const name of names) {
     const text = await readFile(join(directory, name), "utf8");
-    // In JSON `<` stands in strings alone, and there may be escaped: nothing in a trace ends the element.
+    // In JSON `<` occurs only in strings, where it may be escaped. Then no text in a trace can end the script element.
     yield `<script type="application/json" class="trace-data">${text.replaceAll("<", "\\u003c")}</script>\n`;
   }
   yield tail;

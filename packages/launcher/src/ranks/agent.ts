@@ -18,7 +18,7 @@ import { listJobPids, sendSignal } from "./process-table.ts";
 import { Rank } from "./rank.ts";
 import type { SignalProbe } from "./signal-probe.ts";
 
-/** Killed processes that are still running after this long are stuck in the kernel, where nothing more can be done. */
+/** Killed processes that still exist after this time are blocked in the kernel and cannot be ended. */
 const ORPHAN_TIMEOUT_MS = 2000;
 
 export interface NodeAgentOptions {
@@ -26,17 +26,17 @@ export interface NodeAgentOptions {
   readonly logDir: string;
   readonly orphanGuard: OrphanGuard;
   readonly emit: EventListener;
-  /** A rank has failed; the others are signalled to end next. */
+  /** Called when a rank has failed, before the other ranks are signalled to end. */
   readonly onFailing: (rank: number) => void;
-  /** A rank has exited with 0. */
+  /** Called when a rank has exited with 0. */
   readonly onSucceeded: (rank: number) => void;
-  /** What is really executed for a rank's command: see `createDeathSignalWrapper`. */
+  /** Returns the command that is executed for a rank's command; see `createDeathSignalWrapper`. */
   readonly wrapCommand: (command: Command) => Command;
-  /** Under a scheduler that may signal ranks itself. */
+  /** Set under a scheduler that may signal ranks itself. */
   readonly signalProbe: SignalProbe | undefined;
 }
 
-/** Runs this node's ranks for one attempt: starts them together, watches, ends them together. */
+/** Runs this node's ranks for one attempt: starts them together, monitors them, and ends them together. */
 export class NodeAgent implements Agent {
   readonly #plan: LaunchPlan;
   readonly #logDir: string;
@@ -47,7 +47,7 @@ export class NodeAgent implements Agent {
   readonly #wrapCommand: (command: Command) => Command;
   readonly #signalProbe: SignalProbe | undefined;
   #ranks: readonly Rank[] = [];
-  /** Those whose process or whose group may still be there. */
+  /** Ranks whose process or process group may still exist. */
   readonly #runningRanks = new Set<Rank>();
   #attempt = 0;
   #deadline: NodeJS.Timeout | undefined;
@@ -64,7 +64,7 @@ export class NodeAgent implements Agent {
     this.#wrapCommand = wrapCommand;
   }
 
-  /** Resolves when every rank of the attempt, and everything it started, is gone. */
+  /** Runs an attempt. Resolves when all ranks and the processes that they started have exited. */
   async run(assignment: Assignment): Promise<readonly RankRecord[]> {
     this.#attempt = assignment.attempt;
     const ranks: Rank[] = [];
@@ -73,7 +73,8 @@ export class NodeAgent implements Agent {
     try {
       for (let localRank = 0; localRank < this.#plan.nproc; localRank++) ranks.push(this.#spawn(assignment, localRank));
     } catch (error) {
-      // The system refuses the command itself (an environment too large, for example): no rank may run without the others.
+      // The system cannot start the command, for example because the environment is too large. The started ranks are
+      // ended.
       spawnError = error;
       this.kill("not all ranks could be started");
     }
@@ -87,19 +88,19 @@ export class NodeAgent implements Agent {
     return ranks.map((rank) => rank.record());
   }
 
-  /** The number of the attempt that runs, or was the last. */
+  /** Number of the running attempt, or of the last one. */
   get attempt(): number {
     return this.#attempt;
   }
 
-  /** Passes a signal on to every rank, and changes nothing else. */
+  /** Forwards a signal to all ranks, without other effects. */
   forward(signal: NodeJS.Signals): void {
     this.#deliver(this.#ranks, signal);
   }
 
   /**
-   * Signals every rank to end, and kills what is left after `graceMs`. A second call changes nothing. `isForwardedSignal`: because the
-   * launcher was signalled to end.
+   * Signals all ranks to end, and kills the remaining ones after `graceMs`. A second call has no effect.
+   * `isForwardedSignal` is true if the launcher was signalled to end.
    */
   stop(reason: string, signal: NodeJS.Signals, graceMs: number, isForwardedSignal = false): void {
     const runningRanks = this.#ranks.filter((rank) => rank.isRunning);
@@ -112,14 +113,14 @@ export class NodeAgent implements Agent {
     this.#emit({ type: "stop", attempt: this.#attempt, reason, signal, ranks, graceMs });
   }
 
-  /** Ends every rank and its children now. */
+  /** Kills all ranks and their process groups now. */
   kill(reason: string): void {
     const ranks = this.#ranks.filter((rank) => rank.isRunning).map(({ rank }) => rank);
     for (const rank of this.#runningRanks) rank.kill();
     if (ranks.length > 0) this.#emit({ type: "kill", attempt: this.#attempt, reason, ranks });
   }
 
-  /** Not to ranks that the scheduler has signalled itself. */
+  /** Sends a signal to ranks, unless the scheduler has signalled them itself. */
   #deliver(ranks: readonly Rank[], signal: NodeJS.Signals): void {
     const sendToRanks = (): void => ranks.forEach((rank) => rank.signal(signal));
     if (this.#signalProbe === undefined) sendToRanks();
@@ -158,7 +159,10 @@ export class NodeAgent implements Agent {
     this.#orphanGuard.removeGroup(rank.pid);
   }
 
-  /** Ends what left its rank's group but still carries the run id: daemons, children in sessions of their own. */
+  /**
+   * Kills processes that left their rank's group but have the run id in their environment: daemons, children in other
+   * sessions.
+   */
   async #killOrphans(): Promise<void> {
     const reportedPids = new Set<number>();
     for (const startTime = Date.now(); Date.now() - startTime < ORPHAN_TIMEOUT_MS; await delay(5)) {
@@ -172,7 +176,10 @@ export class NodeAgent implements Agent {
   }
 }
 
-/** A directory for logs that is full, or was taken away while the job ran, is the user's to mend, and no bug. */
+/**
+ * Opens a rank's log. A directory that is full or was removed while the job ran is reported as a UsageError, not as a
+ * bug.
+ */
 function openLog(plan: LaunchPlan, dir: string): RankLog {
   try {
     return new RankLog(dir);
@@ -187,10 +194,11 @@ function isTooManyOpenFiles(error: unknown): boolean {
 }
 
 /**
- * Wraps a command so that the kernel kills it when the launcher dies, where util-linux's setpriv can do that.
+ * Returns a function that wraps a command so that the kernel kills it when the launcher exits, by util-linux's setpriv
+ * if that is available.
  *
- * The signal comes at the death of the thread that spawned, so only the main thread may arm it. A launcher that dies
- * before the child is armed is seen by the parent pipe and the guard.
+ * The kernel sends the signal when the thread that started the process exits, so that this works only from the main
+ * thread. If the launcher exits before setpriv has run, the parent pipe and the guard end the rank.
  */
 export async function createDeathSignalWrapper(): Promise<(command: Command) => Command> {
   const setpriv = process.platform === "linux" && isMainThread ? findProgram("setpriv") : undefined;

@@ -3,12 +3,13 @@ import { once } from "node:events";
 import { LAUNCHER_ID_VARIABLE } from "../environment.ts";
 
 /**
- * Outlives the launcher by a moment. When its standard input ends, which is the launcher's death however it came, it
- * kills the groups that were registered and every process that carries the launcher's id, until none is left, and removes the job's
- * private directory. It catches what dies with no rank: grandchildren in sessions of their own, ranks that are not Node.
+ * Script of the guard, which outlives the launcher briefly. Its standard input ends when the launcher exits for any
+ * reason. It then kills the registered process groups and all processes with the launcher's id in their environment,
+ * and removes the job's private directory. It ends processes that do not exit with a rank: grandchildren in other
+ * sessions, and ranks that are not Node.
  *
- * A shell, because it must be small and must not share Node's fate. It looks again after 0.1 s for a rank that was being
- * born: such a one is not yet in /proc under its name.
+ * It is a shell script, because it must be small and independent of Node. It searches again after 0.1 s, because a rank
+ * that was just being started may not have its environment in /proc yet.
  */
 const GUARD_SCRIPT = `
 trap '' HUP INT TERM QUIT USR1 USR2
@@ -31,33 +32,33 @@ export class OrphanGuard {
   readonly #groups = new Set<number>();
 
   constructor(launcherId: string, privateDir: string) {
-    // An environment of its own: a guard that carried an outer launcher's id would be killed before it did its work.
+    // A minimal environment: with the id of an outer launcher, the guard would be killed before it has finished.
     const env = { PATH: `${process.env.PATH ?? ""}:/usr/bin:/bin` };
     this.#process = spawn("/bin/sh", ["-c", GUARD_SCRIPT], {
       detached: true,
       env,
       stdio: ["pipe", "ignore", "ignore"],
     });
-    // Without a shell, the ranks' own layers remain: the death signal and the parent pipe.
+    // Without a shell, the ranks' other protections remain: the death signal and the parent pipe.
     this.#process.on("error", () => {});
     this.#process.stdin?.on("error", () => {});
     this.#process.unref();
     this.#send(`id ${launcherId}\ndir ${privateDir}\n`);
   }
 
-  /** Adds a process group to what must not survive the launcher. */
+  /** Registers a process group that must not outlive the launcher. */
   addGroup(group: number): void {
     this.#groups.add(group);
     this.#sendGroups();
   }
 
-  /** Removes a group that is gone: its number may be reused by another process. */
+  /** Removes a group that no longer exists, because its number may be reused by another process. */
   removeGroup(group: number): void {
     this.#groups.delete(group);
     this.#sendGroups();
   }
 
-  /** Ends the guard itself, when there is nothing left to guard. */
+  /** Ends the guard, when all registered processes have exited. */
   async close(): Promise<void> {
     if (this.#process.pid === undefined || this.#process.exitCode !== null || this.#process.signalCode !== null) return;
     const exitEvent = once(this.#process, "exit");

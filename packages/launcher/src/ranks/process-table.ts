@@ -1,17 +1,18 @@
 import { readdirSync, readFileSync } from "node:fs";
 import { LAUNCHER_ID_VARIABLE } from "../environment.ts";
 
-/** A living process, as /proc shows it. */
+/** A process that is not a zombie, from /proc. */
 interface LiveProcess {
   readonly pid: number;
   readonly group: number;
 }
 
 /**
- * The living processes that belong to a job: they carry its launcher's id in their environment, or are in one of `groups`.
+ * Returns the processes of a job: those with its launcher's id in their environment, and those in one of `groups`.
  *
- * A zombie is dead, though `kill(pid, 0)` reports otherwise. Empty where there is no /proc, and blind to what other users
- * own; process groups and the ranks' own watch remain there.
+ * Zombies are omitted, although `kill(pid, 0)` succeeds for them. Without /proc the result is empty, and processes of
+ * other users are not found by their environment. Process groups and the ranks' own protections end the ranks in these
+ * cases.
  */
 export function listJobPids(launcherId: string, groups: ReadonlySet<number> = new Set()): readonly number[] {
   const environmentEntry = Buffer.from(`${LAUNCHER_ID_VARIABLE}=${launcherId}\0`);
@@ -21,13 +22,13 @@ export function listJobPids(launcherId: string, groups: ReadonlySet<number> = ne
     .map(({ pid }) => pid);
 }
 
-/** Sends a signal to a process, or with a negative id to its group; false when no process of it is left. */
+/** Sends a signal to a process, or with a negative id to its group. Returns false if no such process is left. */
 export function sendSignal(pid: number, signal: NodeJS.Signals): boolean {
   try {
     return process.kill(pid, signal);
   } catch (error) {
     if ((error as NodeJS.ErrnoException).code === "ESRCH") return false;
-    // EPERM: a rank that changed its user. Nothing can be done, and the other ranks must still be ended.
+    // EPERM: the rank has changed its user and cannot be signalled. The other ranks must still be ended.
     return true;
   }
 }
@@ -42,7 +43,10 @@ function listLiveProcesses(): readonly LiveProcess[] {
   return names.filter((name) => /^\d+$/.test(name)).flatMap((name) => readStat(Number(name)) ?? []);
 }
 
-/** `pid (command) state ppid group …`; the command may hold spaces and parentheses, so it is cut at the last one. */
+/**
+ * Parses `pid (command) state ppid group …`. The command may contain spaces and parentheses, so that the last `)` ends
+ * it.
+ */
 function readStat(pid: number): LiveProcess | undefined {
   try {
     const text = readFileSync(`/proc/${pid}/stat`, "latin1");
@@ -53,7 +57,7 @@ function readStat(pid: number): LiveProcess | undefined {
   }
 }
 
-/** The environments of all living processes that this user may read, as they were when the processes began. */
+/** Returns the initial environments of all processes whose environment this user may read. */
 export function readProcessEnvironments(): readonly Readonly<Record<string, string>>[] {
   return listLiveProcesses().flatMap(({ pid }) => {
     try {

@@ -10,7 +10,7 @@ import { type ErrorRecord, parseErrorRecord } from "../report/error-record.ts";
 import { CANNOT_EXECUTE_EXIT_CODE } from "../report/hints.ts";
 import { sendSignal } from "./process-table.ts";
 
-/** What one rank needs to start. */
+/** Options for starting one rank. */
 export interface RankOptions {
   readonly rank: number;
   readonly local: number;
@@ -21,30 +21,33 @@ export interface RankOptions {
   readonly env: NodeJS.ProcessEnv;
   readonly log: RankLog;
   readonly emit: EventListener;
-  /** Called the moment the process is gone, before its output is drained. */
+  /** Called as soon as the process has exited, before its output is drained. */
   readonly onExit: (rank: Rank) => void;
 }
 
-/** How many of its last stderr lines a report shows when the rank threw nothing. */
+/** Maximum number of stderr lines in a report if the rank threw no error. */
 const MAX_TAIL_LINES = 30;
-/** After a rank's exit, output that is held open but silent for this long is held by a process it left behind. */
+/**
+ * Time without output after a rank's exit, after which an open stream is attributed to a process that the rank left
+ * behind.
+ */
 const DRAIN_IDLE_MS = 200;
-/** Processes that it left behind may write output for at most this long. */
+/** Maximum time for which processes that a rank left behind may write output. */
 const MAX_DRAIN_MS = 2000;
 
-/** One rank: a process that leads a group of its own, its output, and how it ended. */
+/** One rank: its process, which leads a separate process group, its output, and its exit. */
 export class Rank {
   readonly rank: number;
   readonly local: number;
-  /** 0 when the system could not start it. */
+  /** 0 if the system could not start the process. */
   readonly pid: number;
-  /** Resolves when the process is gone, its output is read to the end, and its group is empty. */
+  /** Resolves when the process has exited, its output has been read to the end, and its process group is empty. */
   readonly completed: Promise<void>;
   readonly #options: RankOptions;
   readonly #child: ChildProcess;
   readonly #startedAt = Date.now();
   readonly #stderrTail: string[] = [];
-  /** The first lines of Node's print of what it threw. */
+  /** The first lines of the uncaught error as printed by Node. */
   readonly #uncaughtLines: string[] = [];
   #exit: { code: number | null; signal: NodeJS.Signals | null; exitedAt: number } | undefined;
   #stoppedAt: number | undefined;
@@ -56,7 +59,7 @@ export class Rank {
     this.rank = options.rank;
     this.local = options.local;
     const { program, args } = options.command;
-    // detached: a group and session of its own, so that a terminal's Ctrl-C reaches the launcher alone, and one signal
+    // detached: a separate group and session, so that a terminal's Ctrl-C reaches only the launcher, and one signal
     // ends the rank with its children. fd 3 is the parent pipe of preload.ts.
     this.#child = spawn(program, args, {
       cwd: options.cwd,
@@ -74,27 +77,27 @@ export class Rank {
     return this.#exit === undefined;
   }
 
-  /** Whether it ended of its own accord with anything but 0. */
+  /** Whether the rank exited by itself with a code other than 0 or by a signal. */
   get hasFailed(): boolean {
     return this.#exit !== undefined && this.#stoppedAt === undefined && this.#exit.code !== 0;
   }
 
-  /** Whether it ended of its own accord with 0. */
+  /** Whether the rank exited by itself with 0. */
   get hasSucceeded(): boolean {
     return this.#exit !== undefined && this.#stoppedAt === undefined && this.#exit.code === 0;
   }
 
-  /** Signals the rank alone: its children are its own to end. */
+  /** Signals only the rank's process, which is responsible for its children. */
   signal(signal: NodeJS.Signals): void {
     if (this.isRunning && this.pid > 0) sendSignal(this.pid, signal);
   }
 
-  /** Records that it is signalled to end. */
+  /** Records that the rank is signalled to end. */
   markStopped(): void {
     if (this.isRunning) this.#stoppedAt ??= Date.now();
   }
 
-  /** Ends the rank and all that shares its group. */
+  /** Kills the rank and all processes of its group. */
   kill(): void {
     if (this.isRunning) {
       this.#stoppedAt ??= Date.now();
@@ -103,7 +106,7 @@ export class Rank {
     if (this.pid > 0) sendSignal(-this.pid, "SIGKILL");
   }
 
-  /** What is known of it; call when done. */
+  /** Returns the record of the rank. Call it after `completed`. */
   record(): RankRecord {
     const { code = null, signal = null, exitedAt: at = Date.now() } = this.#exit ?? {};
     const { rank, local, pid } = this;
@@ -120,7 +123,7 @@ export class Rank {
     };
   }
 
-  /** Readers are attached in the tick of the spawn: Node discards unread output when a child exits. */
+  /** Attaches the reader of a stream, in the same tick as the spawn: Node discards unread output when a child exits. */
   #readStream(name: StreamName): Promise<void> {
     const { rank, attempt, log, emit, runId } = this.#options;
     let isUncaughtPrint = false;
@@ -144,7 +147,7 @@ export class Rank {
         const { precedingBytes, uncaughtBytes } = filter.push(chunk);
         writeOutput(precedingBytes);
         if (uncaughtBytes === undefined) return;
-        // Before Node's print, a line without end is one.
+        // The marker ends an incomplete line.
         if (!isUncaughtPrint) lines.end();
         isUncaughtPrint = true;
         writeOutput(uncaughtBytes);
@@ -172,7 +175,7 @@ export class Rank {
       this.#child.on("exit", recordExit);
       this.#child.on("error", (error) => {
         if (this.#child.pid !== undefined) return;
-        // The system answers ENOENT for a missing directory, too, and Node names the program for it.
+        // ENOENT is also returned for a missing working directory, and Node's message names only the program.
         const { cwd, command } = this.#options;
         const missingDirectoryText = existsSync(cwd) ? "" : ` (the working directory ${cwd} has been deleted)`;
         this.#stderrTail.push(`cannot start ${command.program}: ${error.message}${missingDirectoryText}`);
@@ -181,7 +184,7 @@ export class Rank {
     });
   }
 
-  /** Reads what the rank still had to report, then ends whatever it left in its group. */
+  /** Reads the remaining output of the rank, then kills the processes that are left in its group. */
   async #drainOutput(outputClosePromise: Promise<unknown>): Promise<void> {
     const finishedPromise = outputClosePromise.then(() => true);
     if (!(await this.#waitUntilIdle(finishedPromise))) {
@@ -194,7 +197,10 @@ export class Rank {
     this.#options.log.close();
   }
 
-  /** True when `finished` comes, false when nothing more has come for a while. */
+  /**
+   * Resolves to true when `finishedPromise` resolves, or to false after a time without output or the maximum drain
+   * time.
+   */
   async #waitUntilIdle(finishedPromise: Promise<boolean>): Promise<boolean> {
     const outputs = this.#outputs();
     let onData = (): void => {};
@@ -214,7 +220,7 @@ export class Rank {
     return result;
   }
 
-  // Where the system has no descriptors left, Node gives a child without any streams, whatever its types state.
+  // If no file descriptors are left, Node returns a child without streams, contrary to its types.
 
   get #parentPipe(): Readable | undefined {
     return (this.#child.stdio as ChildProcess["stdio"] | undefined)?.[3] as Readable | undefined;

@@ -1,16 +1,17 @@
 import { type ChildProcess, spawn } from "node:child_process";
 import { isSlurmStep } from "../options/sources.ts";
 
-/** A scheduler signals all processes of a step within this time. */
+/** Time within which a scheduler signals all processes of a step. */
 const SIGNAL_WAIT_MS = 100;
-/** What came so long ago is another signal. */
+/** A signal that was received longer ago than this is a different one. */
 const MAX_SIGNAL_AGE_MS = 1000;
 
 /**
- * SLURM's `scancel` signals, where it tracks processes by cgroups or by their parents, the launcher and each of its descendants, in any order,
- * those in sessions of their own included; where it tracks process groups, the launcher alone. What launchers pass on would reach ranks
- * twice: two checkpoints, or the death of a rank that expects one SIGTERM. This is a child process that the launcher never signals:
- * where it dies of a signal, so did the ranks receive it.
+ * Detects whether SLURM's `scancel` has signalled the ranks itself. If SLURM tracks processes by cgroups or by their
+ * parents, it signals the launcher and all its descendants, in any order, including those in other sessions. If it
+ * tracks process groups, it signals only the launcher. A rank that is signalled twice would write two checkpoints, or
+ * be killed although it expects one SIGTERM. The probe is a child process that the launcher never signals: if it dies
+ * of a signal, the ranks have received it, too.
  */
 export class SignalProbe implements Disposable {
   readonly #receivedAt = new Map<NodeJS.Signals, number>();
@@ -22,12 +23,15 @@ export class SignalProbe implements Disposable {
     this.#spawnProbe();
   }
 
-  /** Undefined where no scheduler signals ranks. */
+  /** Starts a probe. Returns undefined outside a SLURM step. */
   static start(env: NodeJS.ProcessEnv = process.env): SignalProbe | undefined {
     return isSlurmStep(env) ? new SignalProbe() : undefined;
   }
 
-  /** Whether all processes of the step, and not the launcher alone, receive a signal that this process has just received. */
+  /**
+   * Returns whether a signal that this process has just received was sent to all processes of the step, not only to the
+   * launcher.
+   */
   async isSentToStep(signal: NodeJS.Signals): Promise<boolean> {
     const isRecentlyReceived = (): boolean =>
       performance.now() - (this.#receivedAt.get(signal) ?? Number.NEGATIVE_INFINITY) < MAX_SIGNAL_AGE_MS;
@@ -35,7 +39,7 @@ export class SignalProbe implements Disposable {
     while (!isRecentlyReceived() && performance.now() < deadline)
       await this.#waitForSignal(deadline - performance.now());
     const isStepSignal = isRecentlyReceived();
-    // Once for each signal: the next one may come at once.
+    // Each record is used once, because the same signal may be sent again.
     this.#receivedAt.delete(signal);
     return isStepSignal;
   }
@@ -45,13 +49,13 @@ export class SignalProbe implements Disposable {
     this.#process?.kill("SIGKILL");
   }
 
-  /** It reads what never comes, and ends with the launcher. */
+  /** Starts a process that reads from a pipe without data, and exits with the launcher. */
   #spawnProbe(): void {
     const env = { PATH: `${process.env.PATH ?? ""}:/usr/bin:/bin` };
     const child = spawn("cat", { detached: true, env, stdio: ["pipe", "ignore", "ignore"] });
     child.unref();
     child.stdin.on("error", () => {});
-    // Without the program, every signal is passed on.
+    // Without the program, all signals are forwarded.
     child.on("error", () => {});
     child.on("exit", (_, signal) => {
       if (this.#isClosed) return;

@@ -2,7 +2,7 @@ import { constants } from "node:os";
 import type { Failure, RankError, RankExit } from "../job.ts";
 import type { ErrorRecord } from "./error-record.ts";
 
-/** Everything known about a rank whose process is gone. Times are milliseconds since the epoch. */
+/** Record of a rank whose process has exited. Times are milliseconds since the epoch. */
 export interface RankRecord {
   readonly rank: number;
   readonly local: number;
@@ -11,25 +11,25 @@ export interface RankRecord {
   readonly signal: NodeJS.Signals | null;
   readonly startedAt: number;
   readonly exitedAt: number;
-  /** When the launcher first signalled it to end; undefined if it ended before. */
+  /** Time at which the launcher first signalled the rank to end; undefined if the rank exited before. */
   readonly stoppedAt: number | undefined;
-  /** Whether the launcher sent it SIGKILL. */
+  /** Whether the launcher sent SIGKILL to the rank. */
   readonly isKilled: boolean;
-  /** What it threw and did not catch. */
+  /** The uncaught error of the rank. */
   readonly thrown: ErrorRecord | undefined;
   readonly stderrTail: readonly string[];
-  /** The first lines of Node's print of it. */
+  /** The first lines of the uncaught error as printed by Node. */
   readonly uncaught: readonly string[];
   readonly log: string;
 }
 
 type ExitVerdict = RankExit["verdict"];
 
-/** Errors that mean "another rank has ended": never the root cause while there is another. */
+/** Errors caused by the exit of another rank. They are the root cause only if there is no other failure. */
 const PEER_LOST_NAMES = ["PeerLostError"];
 const PEER_LOST_CODES = ["ECONNRESET", "ECONNREFUSED", "EPIPE", "ECONNABORTED"];
 
-/** Why this rank ended. */
+/** Classifies the exit of a rank. */
 export function classifyExit(record: RankRecord): ExitVerdict {
   const { code, stoppedAt, thrown } = record;
   const isOwnFailure = stoppedAt === undefined || failureTimeMs(record) < stoppedAt || crashedBySignal(record);
@@ -38,14 +38,14 @@ export function classifyExit(record: RankRecord): ExitVerdict {
   return isOwnFailure ? "failed" : "stopped";
 }
 
-/** The exit code of a rank as a shell would give it: 128 + n for signal n. */
+/** Returns the exit code of a rank as in a shell: 128 + n for signal n. */
 export function shellExitCode({ code, signal }: Pick<RankRecord, "code" | "signal">): number {
   return signal === null ? (code ?? 1) : 128 + constants.signals[signal];
 }
 
 /**
- * Finds the first failure: the earliest, by the time at which a rank threw or else was gone, among those that failed
- * of their own accord; only when there is none, among those that lost a peer. Undefined when no rank failed.
+ * Finds the first failure, by the time at which a rank threw an error or else exited. Ranks that failed by themselves
+ * take precedence over ranks that lost a peer. Returns undefined if no rank failed.
  */
 export function diagnose(
   records: readonly RankRecord[],
@@ -87,18 +87,27 @@ function listSecondaryFailures(record: RankRecord): readonly { readonly rank: nu
   return [{ rank: record.rank, reason: thrown?.error.name ?? (signal === null ? `exit ${code}` : signal) }];
 }
 
-/** How it ended, or would have: Node ends with 1 after an uncaught error, unless it is signalled to end while it still prints that. */
+/**
+ * Returns the exit of a rank. After an uncaught error it is code 1, even if a signal ended Node while it printed the
+ * error.
+ */
 function effectiveExit(record: RankRecord): Pick<RankRecord, "code" | "signal"> {
   const { code, signal, thrown, stoppedAt } = record;
   const isInterruptedPrint = thrown !== undefined && stoppedAt !== undefined && shellExitCode(record) > 128;
   return isInterruptedPrint && !crashedBySignal(record) ? { code: 1, signal: null } : { code, signal };
 }
 
-/** A syntax error or a missing module is thrown by Node itself: its stack names no line of the user's, its output does. */
+/**
+ * Whether the stack names a line of the user's code. For a syntax error or a missing module, only Node's output names
+ * it.
+ */
 const hasUserFrame = ({ stack = "" }: RankError): boolean =>
   stack.split("\n").some((line) => /^\s+at .*[^>]:\d+:\d+\)?$/.test(line) && !/\bnode:/.test(line));
 
-/** What Node prints before such an error: the place, the line and a mark under it. Nothing where that is a place in Node. */
+/**
+ * Returns the excerpt that Node prints before such an error: location, source line and marker. Empty for a location in
+ * Node itself.
+ */
 function extractSourceExcerpt({ thrown, uncaught }: RankRecord): Pick<Failure, "source"> {
   if (thrown === undefined || hasUserFrame(thrown.error)) return {};
   const errorLineIndex = uncaught.indexOf((thrown.error.stack ?? "").split("\n", 1)[0] as string);
@@ -109,8 +118,9 @@ function extractSourceExcerpt({ thrown, uncaught }: RankRecord): Pick<Failure, "
 const failureTimeMs = ({ thrown, exitedAt }: RankRecord): number => Math.min(thrown?.timeMs ?? exitedAt, exitedAt);
 
 /**
- * The launcher sends only signals SIGINT, SIGTERM and SIGKILL; a rank that died of another crashed, whatever signal it was sent.
- * So did one that died of SIGKILL before the launcher sent that: its exit may be noticed after those of ranks that lost it.
+ * Returns whether a rank crashed by a signal. The launcher never sends the listed signals, so that they are crashes
+ * even after a stop. SIGKILL is a crash if the launcher did not send it: the exit may be noticed after those of ranks
+ * that lost this peer.
  */
 function crashedBySignal({ signal, isKilled }: RankRecord): boolean {
   if (signal === "SIGKILL") return !isKilled;
@@ -124,11 +134,13 @@ function isPeerLost(error: RankError): boolean {
   return error.cause !== undefined && isPeerLost(error.cause);
 }
 
-/** A rank that catches its errors, prints them and exits leaves no record, but has printed the name. */
+/**
+ * Whether stderr names a peer-lost error. A rank that catches its errors, prints them and exits leaves no error record.
+ */
 const reportsPeerLost = ({ stderrTail }: RankRecord): boolean =>
   stderrTail.some((line) => PEER_LOST_NAMES.some((name) => line.includes(name)));
 
-/** When no rank failed by itself, one exited too early: a rank that exited with 0 is not a cause otherwise. */
+/** Describes ranks that exited with 0 too early. They are a cause only if no rank failed by itself. */
 function describeEarlyExits(root: RankRecord, records: readonly RankRecord[]): string | undefined {
   if (classifyExit(root) !== "peer-lost") return undefined;
   const exitedRanks = records

@@ -1,25 +1,25 @@
 import { inspect } from "node:util";
 import type { RankError } from "../job.ts";
 
-/** What a rank leaves behind for the launcher: the preload of a Node rank does, and `@record` of PyTorch. */
+/** Error that a rank records for the launcher, written by the preload of a Node rank or by PyTorch's `@record`. */
 export interface ErrorRecord {
-  /** When it was thrown, milliseconds since the epoch. */
+  /** Time at which the error was thrown, in milliseconds since the epoch. */
   readonly timeMs: number;
   readonly error: RankError;
 }
 
-/** Longer chains of causes, and longer lists of errors, are cut: the first links suffice. */
+/** Longer chains of causes and longer lists of errors are truncated. */
 const MAX_CAUSES = 8;
 const MAX_AGGREGATE_ERRORS = 16;
 
-/** Describes anything that can be thrown. Never throws itself: a getter that does is left out. */
+/** Creates a record of any thrown value. Never throws. Fields whose getters throw are omitted. */
 export function errorRecord(thrown: unknown): ErrorRecord {
   return { timeMs: Date.now(), error: toRankError(thrown, MAX_CAUSES) };
 }
 
 /**
- * A rank's error file, which any program may have written: the preload's record, or what PyTorch's `@record` makes of an
- * exception. Undefined for anything else.
+ * Parses a rank's error file, which any program may have written. Returns the preload's record or the record of
+ * PyTorch's `@record`; undefined for any other text.
  */
 export function parseErrorRecord(text: string): ErrorRecord | undefined {
   let parsed: unknown;
@@ -34,14 +34,14 @@ export function parseErrorRecord(text: string): ErrorRecord | undefined {
   return parseTorchRecord(parsed.message);
 }
 
-/** `{ message: "ValueError: bad", extraInfo: { py_callstack, timestamp } }`, or the message alone. */
+/** Parses `{ message: "ValueError: bad", extraInfo: { py_callstack, timestamp } }`, or only the message. */
 function parseTorchRecord(torchError: unknown): ErrorRecord | undefined {
   const { message, extraInfo } = isObject(torchError) ? torchError : { message: torchError, extraInfo: undefined };
   if (typeof message !== "string") return undefined;
   const [, name = "Error", text = message] = /^([A-Za-z_][\w.]*): (.*)$/s.exec(message) ?? [];
   const { py_callstack: stack, timestamp } = isObject(extraInfo) ? extraInfo : {};
   const seconds = Number(timestamp ?? Number.NaN);
-  // In whole seconds, rounded down: all that is certain is that it was thrown before the next one began.
+  // The timestamp is rounded down to whole seconds. The end of that second is the latest possible time.
   const timeMs = Number.isFinite(seconds) ? seconds * 1000 + 999 : Date.now();
   return { timeMs, error: { name, message: text, ...(typeof stack === "string" ? { stack } : {}) } };
 }
@@ -74,7 +74,10 @@ function toRankError(thrown: unknown, depth: number): RankError {
   };
 }
 
-/** What is no error, as Node prints it: `undefined`, `7`, `{ code: 3 }`. A text stands for itself. */
+/**
+ * Formats a thrown value that is not an error as Node does: `undefined`, `7`, `{ code: 3 }`. A non-empty string is
+ * unchanged.
+ */
 function formatThrown(thrown: unknown): string {
   if (typeof thrown === "string" && thrown !== "") return thrown;
   try {

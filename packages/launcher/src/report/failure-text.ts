@@ -2,15 +2,16 @@ import { relative } from "node:path";
 import type { Failure, LostNode, RankError } from "../job.ts";
 import { RETENTION_TEXT } from "../output/log-retention.ts";
 
-/** The most that a report shows of one message. */
+/** Limits for one message in a report. */
 const MAX_MESSAGE_LENGTH = 2000;
 const MAX_MESSAGE_LINES = 20;
-/** The most lines of frames, causes and output in a report. */
+/** Maximum number of lines of stack frames, causes and output in a report. */
 const MAX_DETAIL_LINES = 80;
 
 /**
- * The report of a first failure, the last thing a failed job prints; what the rank printed is left out where that was
- * shown; why a rank could not be started (pid 0) was not. Lines without ends.
+ * Returns the report of a first failure, which a failed job prints last, as lines without line ends. With
+ * `isOutputShown` the rank's stderr is omitted, except the reason why a rank could not be started (pid 0), which has
+ * not been shown.
  */
 export function failureLines(failure: Failure, isOutputShown = false): readonly string[] {
   const { rank, local, pid, afterMs, attempt, error } = failure;
@@ -41,7 +42,7 @@ export function failureLines(failure: Failure, isOutputShown = false): readonly 
   ];
 }
 
-/** The report of a node's loss. Lines without ends. */
+/** Returns the report of a lost node, as lines without line ends. */
 export function lostNodeLines({ nodeRank, node, reason, afterMs, attempt }: LostNode): readonly string[] {
   return [`✖ node ${nodeRank} (${node}) was lost ${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}: ${reason}`];
 }
@@ -71,7 +72,7 @@ function groupByReason(secondary: Failure["secondary"]): ReadonlyMap<string, rea
 
 const formatHeading = ({ name, message }: RankError): string => `${name}: ${message}`;
 
-/** The beginning of a long text, and where all of it is. */
+/** Truncates a long text, and adds the path of the log that contains all of it. */
 function truncate(text: string, log: string): string {
   const lines = text.split("\n", MAX_MESSAGE_LINES).join("\n");
   const truncatedText = lines.slice(0, MAX_MESSAGE_LENGTH).replace(/[\ud800-\udbff]$/, "");
@@ -79,7 +80,7 @@ function truncate(text: string, log: string): string {
   return `${truncatedText} … (${text.length - truncatedText.length} more characters in ${formatPath(log)})`;
 }
 
-/** The frames of a stack, without the lines that repeat name and message. */
+/** Returns the frames of a stack, without the lines that repeat name and message. */
 function stackFrames({ stack = "", message }: RankError): readonly string[] {
   const messageIndex = stack.indexOf(message);
   return stack
@@ -98,7 +99,7 @@ function formatCauses(error: RankError, log: string): readonly string[] {
   ]);
 }
 
-/** A path as a user in this directory would type it, when that is shorter. */
+/** Returns the path relative to the working directory if it is below it, else the path itself. */
 function formatPath(path: string): string {
   const relativePath = relative(process.cwd(), path);
   return relativePath.startsWith("..") ? path : `./${relativePath}`;

@@ -3,12 +3,12 @@ import type { RankError } from "../job.ts";
 import type { RankRecord } from "./diagnose.ts";
 import { findPortOwner } from "./port-owner.ts";
 
-/** What to do where the launcher itself has no descriptors left: each rank takes five. */
+/** Hint if the launcher has no file descriptors left. Each rank needs five. */
 export const TOO_MANY_FILES_HINT = "too many open files; raise the limit (ulimit -n 4096), or start fewer ranks";
-/** As a shell means "found, but could not be started". */
+/** Exit code for a program that was found but could not be started, as in a shell. */
 export const CANNOT_EXECUTE_EXIT_CODE = 126;
 
-/** What a rank's end means and what to do about it; undefined when the exit needs no explanation. */
+/** Returns the meaning of a rank's exit and a remedy; undefined if the exit needs no explanation. */
 export function explainExit(record: RankRecord, initialOomKills: number): string | undefined {
   const { code, signal, stderrTail, thrown } = record;
   if ((signal === "SIGABRT" || code === 134) && stderrTail.some((line) => line.includes("heap out of memory")))
@@ -25,7 +25,10 @@ export function explainExit(record: RankRecord, initialOomKills: number): string
   return findCommonJsHint(record) ?? (thrown === undefined ? undefined : findAddressInUseHint(thrown.error));
 }
 
-/** A new project's package.json often has type "commonjs", or none. tsx throws what it finds, Node prints it. */
+/**
+ * Returns a hint if the package.json has type "commonjs" or none, as often in new projects. tsx throws the error, Node
+ * prints it.
+ */
 function findCommonJsHint({ thrown, stderrTail }: RankRecord): string | undefined {
   const errorPattern = /Top-level await .*"cjs"|Cannot use import statement outside a module/;
   if (![thrown?.error.message ?? "", ...stderrTail].some((text) => errorPattern.test(text))) return undefined;
@@ -40,7 +43,9 @@ function findAddressInUseHint(error: RankError): string | undefined {
   return `port ${port} is in use by ${owner}; listen on port 0 to get a free one`;
 }
 
-/** How many processes of this cgroup the kernel has killed for memory; 0 where it is not counted. */
+/**
+ * Returns the number of processes of this cgroup that the kernel has killed for lack of memory; 0 if it is not counted.
+ */
 export function countOomKills(): number {
   for (const line of readOrEmpty("/proc/self/cgroup").split("\n")) {
     const [, controllers, path] = line.split(":");

@@ -1,6 +1,9 @@
 import { readdirSync, readFileSync, readlinkSync } from "node:fs";
 
-/** Who listens on a local TCP port, as `pid 812 (node)`; undefined when that cannot be seen. Linux only. */
+/**
+ * Returns the process that listens on a local TCP port, as `pid 812 (node)`; undefined if it cannot be determined.
+ * Linux only.
+ */
 export function findPortOwner(port: number): string | undefined {
   const inodes = new Set([
     ...findListeningInodes("/proc/net/tcp", port),
@@ -17,7 +20,10 @@ export function findPortOwner(port: number): string | undefined {
   return undefined;
 }
 
-/** Socket inodes in state LISTEN (0A) on `port`. Columns: sl local_address rem_address st … uid timeout inode. */
+/**
+ * Returns the inodes of sockets in state LISTEN (0A) on `port`. Columns: sl local_address rem_address st … uid timeout
+ * inode.
+ */
 function findListeningInodes(table: string, port: number): readonly string[] {
   const portHex = port.toString(16).toUpperCase().padStart(4, "0");
   return readOrEmpty(table)

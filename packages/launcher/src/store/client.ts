@@ -14,22 +14,22 @@ import {
   StoreError,
 } from "./protocol.ts";
 
-/** Before the address of a store behind TLS, as it is on several nodes. */
+/** Prefix of the address of a store behind TLS, as in a job on several nodes. */
 const TLS_SCHEME = "tls://";
 
-/** Where the store is and how to be admitted. Everything defaults to what the launcher exported to this rank. */
+/** Address and credentials of the store. Defaults are the variables that the launcher sets for this rank. */
 export interface StoreOptions {
-  /** `host:port`, or `tls://host:port`; MOSAIC_STORE. */
+  /** `host:port`, or `tls://host:port`. Default: MOSAIC_STORE. */
   readonly address?: string;
-  /** The secret itself; default: the text of the file MOSAIC_TOKEN_FILE. */
+  /** The secret itself. Default: the text of the file MOSAIC_TOKEN_FILE. */
   readonly token?: string;
-  /** MOSAIC_RUN_ID. */
+  /** Run id of the job. Default: MOSAIC_RUN_ID. */
   readonly runId?: string;
-  /** MOSAIC_ATTEMPT. */
+  /** Number of the attempt. Default: MOSAIC_ATTEMPT, or 0. */
   readonly attempt?: number;
 }
 
-/** How long to wait, in milliseconds; five minutes when absent, Infinity for as long as the job lasts. */
+/** Timeout in milliseconds. Default: five minutes. Infinity: no timeout. */
 export interface WaitOptions {
   readonly timeoutMs?: number;
 }
@@ -39,7 +39,9 @@ const timeoutKind: ArgumentKind = {
   accepts: (value) => typeof value === "number" && value >= 0,
 };
 
-/** JSON has no Infinity: it would be null, and mean five minutes. */
+/**
+ * Checks and returns the timeout. JSON would encode Infinity as null, which means five minutes, so that it is replaced.
+ */
 function resolveTimeout(options: WaitOptions): number | undefined {
   const { timeoutMs } = checkArgument("options", argument.options, options);
   if (timeoutMs !== undefined) checkArgument("timeoutMs", timeoutKind, timeoutMs);
@@ -61,7 +63,7 @@ interface PendingRequest {
  * Connects to the job's store.
  *
  * Rejects with StoreError: `AUTH` (wrong token), `MISMATCH` (other run, ended attempt, other version), `CLOSED` (no server
- * listens). An idle client does not keep the process alive; a request under way does.
+ * listens). An idle client does not keep the process alive. A pending request does.
  */
 export async function connectStore(options: StoreOptions = {}): Promise<Store> {
   const { address, ...hello } = resolveOptions(options);
@@ -80,7 +82,7 @@ async function openSocket(address: string, secret: string): Promise<Socket> {
   }
 }
 
-/** The job's key-value store, as a rank sees it. Values are bytes; a string is stored as UTF-8. */
+/** Client of the job's key-value store. Values are bytes. A string is stored as UTF-8. */
 export class Store implements AsyncDisposable {
   readonly #socket: Socket;
   readonly #address: string;
@@ -103,23 +105,26 @@ export class Store implements AsyncDisposable {
     await this.request({ op: "set", key }, toBytes(value));
   }
 
-  /** The value, or undefined when the key is absent. */
+  /** Resolves to the value, or to undefined if the key is absent. */
   async get(key: string): Promise<Buffer | undefined> {
     const { header, payload } = await this.request({ op: "get", key });
     return header.found === true ? payload : undefined;
   }
 
-  /** The value, once it is set. Rejects with StoreError("TIMEOUT"). */
+  /** Waits until the key is set, and resolves to its value. Rejects with StoreError("TIMEOUT"). */
   async waitFor(key: string, options: WaitOptions = {}): Promise<Buffer> {
     return (await this.request({ op: "get", key, wait: true, timeout: resolveTimeout(options) })).payload;
   }
 
-  /** Adds to a counter that starts at 0; resolves to the sum. */
+  /** Adds to a counter that starts at 0. Resolves to the sum. */
   async add(key: string, delta = 1): Promise<number> {
     return (await this.request({ op: "add", key, delta })).header.value as number;
   }
 
-  /** Sets `value` if the key holds `expected` (undefined: is absent); resolves to whether it did, and what it holds. */
+  /**
+   * Sets `value` if the current value is `expected` (undefined: absent). Resolves to whether it was set, and the
+   * current value.
+   */
   async compareAndSet(
     key: string,
     expected: Uint8Array | string | undefined,
@@ -144,12 +149,12 @@ export class Store implements AsyncDisposable {
     return (await this.request({ op: "delete", key })).header.deleted === true;
   }
 
-  /** Resolves when `count` callers have arrived at `key`; `member` names this one in the message of a timeout. */
+  /** Resolves when `count` callers have arrived at `key`. `member` names this caller in the message of a timeout. */
   async barrier(key: string, count: number, options: WaitOptions & { readonly member?: string } = {}): Promise<void> {
     await this.request({ op: "barrier", key, count, member: options.member, timeout: resolveTimeout(options) });
   }
 
-  /** Ends the connection; whatever is still waiting rejects with StoreError("CLOSED"). */
+  /** Closes the connection. Pending requests reject with StoreError("CLOSED"). */
   async close(): Promise<void> {
     this.#onConnectionLost("this client is closed");
     this.#socket.destroy();
@@ -159,12 +164,12 @@ export class Store implements AsyncDisposable {
     await this.close();
   }
 
-  /** Sends one request of the wire protocol and resolves to its reply. */
+  /** Sends one request of the wire protocol. Resolves to its reply. */
   async request(header: Header, payload?: Uint8Array): Promise<Frame> {
     if (this.#connectionError !== undefined) throw this.#connectionError;
     const id = this.#nextId++;
     const frame = encodeRequest({ ...header, id }, payload);
-    // The server would end the connection, as it must with a stranger's, and every other request with it.
+    // The server would close the connection because of an oversized frame, and all other requests would fail.
     const payloadBytes = payload?.byteLength ?? 0;
     const headerBytes = frame.length - payloadBytes;
     if (headerBytes > STORE_LIMITS.header || payloadBytes > 2 * STORE_LIMITS.value)
@@ -195,7 +200,7 @@ export class Store implements AsyncDisposable {
     if (this.#pending.size === 0) this.#socket.unref();
     if (ok === true) return pending?.resolve(frame);
     const refusal = new StoreError(code as StoreCode, String(error));
-    // What answers no request is why the server is about to close the connection.
+    // A reply without a request is the reason why the server closes the connection.
     if (pending === undefined) this.#connectionError ??= refusal;
     else pending.reject(refusal);
   }

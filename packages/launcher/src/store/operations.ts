@@ -11,11 +11,11 @@ interface BarrierState {
   readonly arrivals: Set<BarrierArrival>;
 }
 
-/** Barriers by key. Each is empty again once released, so a name may be used for every step of a loop. */
+/** Barriers by key. A released barrier is empty again, so that the same key can be used in each step of a loop. */
 class BarrierTable {
   readonly #barriers = new Map<string, BarrierState>();
 
-  /** Arrives; `release` is called when `count` have. The cancel withdraws the arrival. */
+  /** Adds an arrival. All arrivals are released when there are `count`. The returned callback withdraws the arrival. */
   addArrival(key: string, count: number, arrival: BarrierArrival): CancelCallback {
     if (!Number.isInteger(count) || count < 1)
       throw new StoreError("REQUEST", `store: barrier "${key}": count: expected an integer ≥ 1, received ${count}`);
@@ -37,7 +37,7 @@ class BarrierTable {
     };
   }
 
-  /** Who waits at `key`, for the message of a timeout: `2 of 4 arrived (0, 3)`. */
+  /** Describes the arrivals at `key` for the message of a timeout, such as `2 of 4 arrived (0, 3)`. */
   describe(key: string): string {
     const barrier = this.#barriers.get(key);
     if (barrier === undefined) return "no rank has arrived";
@@ -47,16 +47,16 @@ class BarrierTable {
   }
 }
 
-/** What an attempt's clients share. */
+/** State that is shared by the clients of an attempt. */
 export interface StoreState {
   readonly table: StoreTable;
   readonly barriers: BarrierTable;
 }
 
-/** The state of a new attempt. */
+/** Creates the state of a new attempt. */
 export const createStoreState = (): StoreState => ({ table: new StoreTable(), barriers: new BarrierTable() });
 
-/** One request and how to reply to its client. */
+/** One request with the callbacks for its reply. */
 interface StoreRequest {
   readonly header: Header;
   readonly payload: Buffer;
@@ -64,7 +64,10 @@ interface StoreRequest {
   reject(error: StoreError): void;
 }
 
-/** Does one request. Returns a cancel when the reply must wait; throws StoreError when it is rejected at once. */
+/**
+ * Executes one request. Returns a callback that cancels it if the reply is deferred. Throws StoreError if it is
+ * rejected at once.
+ */
 export function runRequest({ table, barriers }: StoreState, request: StoreRequest): CancelCallback | undefined {
   const { header, payload, reply } = request;
   switch (header.op) {
@@ -128,7 +131,10 @@ function handleCompareAndSet(table: StoreTable, { header, payload, reply }: Stor
   reply({ swapped, found: current !== undefined }, current);
 }
 
-/** Begins a wait, bounded: after the request's timeout it is cancelled and rejected with what was still missing. */
+/**
+ * Starts a wait with the request's timeout. After the timeout it is cancelled, and rejected with a description of what
+ * is missing.
+ */
 function waitWithTimeout(
   request: StoreRequest,
   startWait: () => CancelCallback,

@@ -5,14 +5,15 @@
  *
  *     u32 big-endian H │ H bytes: JSON header, UTF-8 │ header.bytes bytes: payload (absent means 0)
  *
- * The first frame a client sends is the hello; until it is accepted the server reads nothing else, and closes the
+ * The first frame of a client is the hello. Until it is accepted, the server reads no other frame, and it closes the
  * connection after 5 s. `token` is the text of the file MOSAIC_TOKEN_FILE, without the line end.
  *
  *     → {"id":0,"op":"hello","version":1,"run":MOSAIC_RUN_ID,"attempt":MOSAIC_ATTEMPT,"token":"…"}
  *     ← {"id":0,"ok":true}
  *
- * After it, requests carry an `id` chosen by the client, and may be sent without waiting for replies; a reply repeats
- * the id, and replies to requests that wait come when they come. `timeout` is in milliseconds, 300 000 when absent.
+ * Later requests have an `id` chosen by the client, and may be sent without waiting for replies. A reply has the id of
+ * its request. Replies may arrive in any order, because some requests wait. `timeout` is in milliseconds, 300 000 when
+ * absent.
  *
  *     op       request fields (payload)                 reply fields (payload)
  *     set      key (value)                              –
@@ -27,8 +28,8 @@
  * A refusal is {"id":…,"ok":false,"code":StoreCode,"error":"what to do about it"}. After AUTH, MISMATCH and PROTOCOL the
  * server closes the connection.
  *
- * Each attempt of a job sees keys of its own: the server keeps one table per attempt and closes the connections of an
- * attempt that has ended, so a restarted job never reads what a dead one wrote. Limits: LIMITS below.
+ * Each attempt of a job has separate keys: the server keeps one table per attempt and closes the connections of an
+ * attempt that has ended, so that a restarted job never reads values of an earlier attempt. Limits: STORE_LIMITS below.
  */
 export const PROTOCOL_VERSION = 1;
 
@@ -45,14 +46,14 @@ export const STORE_LIMITS = {
   defaultTimeoutMs: 300_000,
 } as const;
 
-/** Why a store refused. */
+/** Reason for which the store has refused a request. */
 export type StoreCode = "AUTH" | "MISMATCH" | "PROTOCOL" | "REQUEST" | "LIMIT" | "TIMEOUT" | "CLOSED";
 
 /** A refusal of the store, or the loss of the connection to it (`CLOSED`). */
 export class StoreError extends Error {
   override readonly name: string = "StoreError";
   readonly code: StoreCode;
-  /** Where the documentation has causes and remedies. */
+  /** Section of the documentation with causes and remedies. */
   readonly help: string = "docs/troubleshooting.md#storeerror";
   constructor(code: StoreCode, message: string) {
     super(message);
@@ -63,13 +64,13 @@ export class StoreError extends Error {
 /** The JSON part of a frame. */
 export type Header = Readonly<Record<string, unknown>>;
 
-/** One message, decoded. */
+/** One decoded message. */
 export interface Frame {
   readonly header: Header;
   readonly payload: Buffer;
 }
 
-/** The bytes of one frame; `header.bytes` is filled in from the payload. */
+/** Encodes one frame. `header.bytes` is set to the size of the payload. */
 export function encodeFrame(header: Header, payload?: Uint8Array): Buffer {
   const bytes = payload?.byteLength ?? 0;
   const json = Buffer.from(JSON.stringify(bytes > 0 ? { ...header, bytes } : header));
@@ -78,18 +79,18 @@ export function encodeFrame(header: Header, payload?: Uint8Array): Buffer {
   return Buffer.concat(payload === undefined ? [length, json] : [length, json, payload]);
 }
 
-/** Cuts a byte stream into frames. Throws StoreError("PROTOCOL") at the first byte that cannot be one. */
+/** Splits a byte stream into frames. Throws StoreError("PROTOCOL") for an invalid frame. */
 export class FrameReader {
   #chunks: Buffer[] = [];
   #size = 0;
   #headerLength: number | undefined;
   #header: Header | undefined;
-  /** The longest header accepted now; a server raises it when the hello was good. */
+  /** Maximum size of a header at present. A server raises it when the hello was accepted. */
   maxHeaderBytes: number = STORE_LIMITS.header;
-  /** The longest payload accepted now. `cas` carries two values. */
+  /** Maximum size of a payload at present. `cas` has two values. */
   maxPayloadBytes: number = 2 * STORE_LIMITS.value;
 
-  /** Takes the next bytes and yields every frame they complete. */
+  /** Adds the next bytes and yields all frames that are complete. */
   *push(chunk: Buffer): Generator<Frame> {
     this.#chunks.push(chunk);
     this.#size += chunk.length;
@@ -116,7 +117,10 @@ export class FrameReader {
     return frame;
   }
 
-  /** Exactly `count` bytes, or undefined until they are here: chunks are joined once, however small they came. */
+  /**
+   * Removes and returns exactly `count` bytes, or undefined until they have arrived. Chunks are joined only once, even
+   * if small.
+   */
   #takeBytes(count: number): Buffer | undefined {
     if (this.#size < count) return undefined;
     const joinedBytes = this.#chunks.length === 1 ? (this.#chunks[0] as Buffer) : Buffer.concat(this.#chunks);

@@ -17,14 +17,14 @@ import {
 } from "./protocol.ts";
 import type { CancelCallback } from "./table.ts";
 
-/** Where and for whom a store listens. */
+/** Run id and port of a store. */
 export interface StoreServerOptions {
   readonly runId: string;
-  /** 0, the default, takes any free port: held from the first moment, never probed and released. */
+  /** Default 0: any free port. The port stays bound from the start, so that no other process can take it. */
   readonly port?: number;
 }
 
-/** A store that shares a port with the rest of a job on several nodes. */
+/** Options of a store that shares a port with other protocols of a job on several nodes. */
 export interface SharedStoreOptions {
   readonly runId: string;
   readonly server: TlsServer;
@@ -47,11 +47,11 @@ function checkOptions(options: StoreServerOptions): StoreServerOptions {
 }
 
 /**
- * The job's key-value store: one table per attempt, behind a token. On one node it listens on the loopback interface, on several
- * it is one of the protocols of the job's TLS server.
+ * The job's key-value store, with one table per attempt, protected by a token. In a job on one node it listens on the
+ * loopback interface. On several nodes it is one of the protocols of the job's TLS server.
  */
 export class StoreServer implements AsyncDisposable {
-  /** What a client must send: 32 random bytes in hex, or the secret of the job. */
+  /** Token that clients must send: 32 random bytes in hex, or the secret of the job. */
   readonly token: string;
   readonly host: string;
   readonly #runId: string;
@@ -75,12 +75,12 @@ export class StoreServer implements AsyncDisposable {
     this.#server = server;
   }
 
-  /** A store behind a server that listens already. */
+  /** Creates a store on a TLS server that already listens. */
   static share(options: SharedStoreOptions): StoreServer {
     return new StoreServer(options.runId, options);
   }
 
-  /** Binds the port; rejects with the system's error (EADDRINUSE, EACCES) when it cannot. */
+  /** Binds the port. Rejects with the system's error (EADDRINUSE, EACCES) if that fails. */
   static async listen(options: StoreServerOptions): Promise<StoreServer> {
     const { runId, port = 0 } = checkOptions(options);
     const store = new StoreServer(runId);
@@ -100,7 +100,7 @@ export class StoreServer implements AsyncDisposable {
     return this.#server instanceof Server ? address : `tls://${address}`;
   }
 
-  /** Starts an attempt: an empty table, and clients of the last attempt are disconnected. */
+  /** Starts an attempt with an empty table, and disconnects the clients of earlier attempts. */
   beginAttempt(attempt: number): void {
     this.#attempt = attempt;
     this.#state = createStoreState();
@@ -158,10 +158,10 @@ const mismatchError = (subject: string, expected: string, received: unknown, rem
     `store: ${subject} mismatch: expected ${expected}, received ${JSON.stringify(received)} from the client; ${remedy}`,
   );
 
-/** Decides whether a hello is good: returns the state that it may use, or throws StoreError. */
+/** Checks a hello. Returns the state that the client may use, or throws StoreError. */
 type AuthenticateHello = (hello: Header) => StoreState;
 
-/** A client that reads replies slower than it sends requests is dropped when this many bytes wait for it. */
+/** Maximum number of unread bytes. A client that reads replies too slowly is disconnected beyond it. */
 const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
 
 /** One client of the store, from hello to close. */
@@ -186,7 +186,7 @@ class Connection {
     }, STORE_LIMITS.handshakeMs);
     socket.setNoDelay(true);
     socket.on("data", (chunk: Buffer) => this.#receive(chunk));
-    // A reset is an ordinary way for a killed rank to leave; "close" follows.
+    // The connection of a killed rank is often reset. "close" follows.
     socket.on("error", () => {});
     socket.on("close", () => {
       clearTimeout(timer);
@@ -258,7 +258,7 @@ class Connection {
   }
 }
 
-/** Anything but a StoreError is a bug of the launcher, and must surface as one. */
+/** Returns a StoreError. Any other error is a bug of the launcher and is thrown. */
 function toStoreError(error: unknown): StoreError {
   if (error instanceof StoreError) return error;
   throw error;

@@ -1,9 +1,12 @@
 import { STORE_LIMITS, StoreError } from "./protocol.ts";
 
-/** Stops waiting; safe to call more than once. */
+/** Stops waiting. May be called more than once. */
 export type CancelCallback = () => void;
 
-/** The keys of one attempt. Independent of sockets: waiting is a callback, and every method rejects by throwing. */
+/**
+ * The keys of one attempt. It is independent of sockets: waiting uses callbacks, and all methods report errors by
+ * throwing.
+ */
 export class StoreTable {
   readonly #values = new Map<string, Buffer>();
   readonly #watchers = new Map<string, Set<() => void>>();
@@ -34,7 +37,7 @@ export class StoreTable {
     if (previousValue === undefined) for (const notify of [...(this.#watchers.get(key) ?? [])]) notify();
   }
 
-  /** Adds to a counter that starts at 0, and returns what it is now. */
+  /** Adds to a counter that starts at 0, and returns the sum. */
   add(key: string, delta: number): number {
     if (!Number.isSafeInteger(delta))
       throw createRequestError(`add: delta: expected a safe integer, received ${delta}`);
@@ -49,7 +52,7 @@ export class StoreTable {
     return sum;
   }
 
-  /** Replaces `expected` (undefined: absent) by `value`; returns whether it did, and what the key holds now. */
+  /** Replaces `expected` (undefined: absent) by `value`. Returns whether it was replaced, and the current value. */
   compareAndSet(key: string, expected: Buffer | undefined, value: Buffer): { swapped: boolean; current?: Buffer } {
     const current = this.get(key);
     const isExpected =
@@ -64,7 +67,7 @@ export class StoreTable {
     return this.#values.delete(key);
   }
 
-  /** Calls `onReady` once, as soon as every key exists: now, if they all do. */
+  /** Calls `onReady` once, as soon as all keys exist; immediately if they already exist. */
   waitForKeys(keys: readonly string[], onReady: () => void): CancelCallback {
     const missingKeys = new Map<string, () => void>();
     const cancel = (): void => {

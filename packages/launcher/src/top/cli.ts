@@ -12,7 +12,7 @@ import { formatTable } from "./table.ts";
 
 /** EX_SOFTWARE: the command itself failed. */
 const EX_SOFTWARE = 70;
-/** How long `--once` waits for ranks that connect. */
+/** Time for which `--once` waits for ranks to connect. */
 const CONNECT_TIMEOUT_MS = 10_000;
 const POLL_INTERVAL_MS = 20;
 
@@ -24,7 +24,7 @@ async function main(argv: readonly string[]): Promise<number> {
   const outputSamples = await createOutput(job, settings);
   const sampler = new Sampler(observer);
   await waitForWorld(observer, job, settings.once);
-  // The first sample is what the next one is compared with.
+  // The first sample is only the reference of the next one.
   await sampler.sampleWorlds();
   while (observer.isConnected) {
     await Promise.race([delay(settings.intervalMs), observer.ended]);
@@ -38,7 +38,7 @@ async function main(argv: readonly string[]): Promise<number> {
   return 0;
 }
 
-/** Takes a sample of each world, and compares it with the one before. */
+/** Takes a sample of each world and compares it with the previous one. */
 class Sampler {
   readonly #observer: Observer;
   #previousSamples = new Map<number, RawSample>();
@@ -69,7 +69,7 @@ async function waitForWorld(observer: Observer, { id }: RunningJob, once: boolea
   }
 }
 
-/** What is done with a sample. */
+/** Creates the output of samples: Prometheus metrics, JSON lines or a table. */
 async function createOutput(
   job: RunningJob,
   { json, prometheusPort, color, intervalMs }: TopSettings,
@@ -88,7 +88,10 @@ async function createOutput(
   return json ? printJsonLine : createTableOutput(job, isColorEnabled(color));
 }
 
-/** Draws over what was drawn before, where that is a terminal; else one table below the other. */
+/**
+ * Creates an output of tables. On a terminal each table replaces the previous one, otherwise the tables follow one
+ * another.
+ */
 function createTableOutput(job: RunningJob, color: boolean): (worlds: readonly WorldSample[]) => void {
   let drawnLineCount = 0;
   return (worlds) => {
@@ -118,6 +121,6 @@ function reportError(error: unknown): number {
   return EX_SOFTWARE;
 }
 
-// The reader of a pipe is gone: `| head`.
+// The reader of the pipe has exited, as in `| head`.
 process.stdout.on("error", () => process.exit(0));
 process.exit(await main(process.argv.slice(2)).catch(reportError));

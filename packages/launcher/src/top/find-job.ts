@@ -4,19 +4,22 @@ import { UsageError } from "../errors.ts";
 import { readProcessEnvironments } from "../ranks/process-table.ts";
 import { TOKEN_FILE_VARIABLE } from "../secret.ts";
 
-/** A job that runs, and where its control plane is. */
+/** A running job and the address of its control plane. */
 export interface RunningJob {
-  /** Its run id; of a job that was named by its socket and that no launcher named, the socket. */
+  /** The run id, or the socket of a job that was selected by its socket and was not found by its ranks. */
   readonly id: string;
-  /** Of the agent on this host. */
+  /** Socket of the agent on this host. */
   readonly socket: string;
   readonly tokenFile: string | undefined;
 }
 
-/** The jobs of this user on this host that mosaic-run started: as the environments of their ranks name them. Needs /proc. */
+/**
+ * Returns this user's jobs on this host that mosaic-run has started, from the environments of their ranks. Requires
+ * /proc.
+ */
 export function findRunningJobs(): readonly RunningJob[] {
   const jobs = new Map<string, RunningJob>();
-  // Of several launchers of one job on this host the first node's agent.
+  // If several launchers of one job run on this host, the agent of the first node is used.
   const environmentsInNodeOrder = readProcessEnvironments().toSorted(
     (a, b) => Number(a.GROUP_RANK ?? 0) - Number(b.GROUP_RANK ?? 0),
   );
@@ -26,8 +29,8 @@ export function findRunningJobs(): readonly RunningJob[] {
 }
 
 /**
- * The job that is meant by a run id or the begin of one, its log directory or the directory of those, or a socket; without any the
- * only one there is. Throws UsageError that lists what runs.
+ * Finds the job for a run id or its prefix, a log directory or its parent directory, or a socket; without a text, the
+ * only running job. Throws UsageError, which lists the running jobs, if there is not exactly one match.
  */
 export function findJob(jobText: string | undefined, jobs: readonly RunningJob[] = findRunningJobs()): RunningJob {
   if (jobText === undefined) return requireSingleJob(jobs, "expected a run id", "none");
@@ -65,7 +68,7 @@ function classifyPath(path: string): "socket" | "directory" | "other" {
   return stat?.isSocket() ? "socket" : stat?.isDirectory() ? "directory" : "other";
 }
 
-/** The secret that the job's connections begin with; empty where there is none. */
+/** Returns the secret for connections to the job; empty if there is none. */
 export function readJobSecret({ tokenFile }: RunningJob): string {
   if (tokenFile === undefined) return "";
   try {

@@ -4,15 +4,15 @@ import { Channel } from "../agent/channel.ts";
 import { decode, type Frame, MAGIC, PROTOCOL_VERSION, type RankPosition, ROLES } from "../agent/frames.ts";
 import { RendezvousError } from "../errors.ts";
 
-/** A world as the rendezvous made it known. */
+/** A world as announced by the agent. */
 export interface ObservedWorld {
-  /** On this connection. */
+  /** Number of the world on this connection. */
   readonly number: number;
   readonly name: string;
   readonly attempt: number;
   readonly size: number;
   readonly hosts: readonly string[];
-  /** By rank. */
+  /** Members by rank. */
   readonly members: readonly { readonly host: number; readonly pid: number }[];
 }
 
@@ -21,7 +21,7 @@ interface PendingReply {
   readonly resolve: (positions: readonly RankPosition[]) => void;
 }
 
-/** A connection to a control-plane agent that only observes: docs/control-plane.md, "Observers". */
+/** A read-only connection to a control-plane agent; see docs/control-plane.md, "Observers". */
 export class Observer implements Disposable {
   /** Resolves when the connection ends. */
   readonly ended: Promise<void>;
@@ -46,7 +46,7 @@ export class Observer implements Disposable {
     this.#channel.send({ kind: "hello", ...protocol, agent: 0, host: "", address: "" });
   }
 
-  /** Throws RendezvousError where nothing listens at the socket. */
+  /** Connects to an agent. Throws RendezvousError if no process listens at the socket. */
   static async connect(socket: string, secret: string): Promise<Observer> {
     const stream = connect({ path: socket });
     try {
@@ -61,17 +61,20 @@ export class Observer implements Disposable {
     return this.#channel.isOpen;
   }
 
-  /** Why the agent refused the connection; undefined where it did not. */
+  /** Reason why the agent refused the connection; undefined if it did not. */
   get refusal(): string | undefined {
     return this.#refusal;
   }
 
-  /** Those that are complete, and not over. */
+  /** The worlds that are complete and not over. */
   get worlds(): readonly ObservedWorld[] {
     return [...this.#worlds.values()].filter(({ members }) => members.length > 0);
   }
 
-  /** Positions and metrics of all ranks of a world; of none once it is over. Those that do not answer are missing. */
+  /**
+   * Returns positions and metrics of the ranks of a world. Ranks that do not reply are missing. Empty once the world is
+   * over.
+   */
   positions({ number, size }: ObservedWorld): Promise<readonly RankPosition[]> {
     if (!this.#channel.isOpen || !this.#worlds.has(number)) return Promise.resolve([]);
     const request = this.#nextRequest++;
@@ -103,7 +106,7 @@ export class Observer implements Disposable {
       case "refused":
         this.#refusal = frame.message;
     }
-    // What else ranks receive of their world is of no use here.
+    // Other frames that ranks receive about their world are ignored.
   }
 
   #answerPending(shouldAnswer: (pending: PendingReply) => boolean): void {

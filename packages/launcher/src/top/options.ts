@@ -26,9 +26,9 @@ export const MOSAIC_TOP_SPEC: CommandSpec = {
   ],
 };
 
-/** What the command line requires. */
+/** Settings from the command line. */
 export interface TopSettings {
-  /** A run id or the begin of one, a log directory, or a socket; undefined: the one job there is. */
+  /** A run id or its prefix, a log directory, or a socket; undefined for the only running job. */
   readonly job: string | undefined;
   readonly intervalMs: number;
   readonly once: boolean;
@@ -37,7 +37,10 @@ export interface TopSettings {
   readonly color: ColorSetting;
 }
 
-/** Reads the command line, whose options may stand before and after the job; a text instead for `--help` and `--version`. */
+/**
+ * Parses the command line. Options may precede and follow the job. Returns the text to print for `--help` and
+ * `--version`.
+ */
 export function parseTopSettings(argv: readonly string[], version: string): TopSettings | string {
   const leadingOptions = parseCommandLine(argv, MOSAIC_TOP_SPEC);
   const trailingOptions: CommandLine = parseCommandLine(leadingOptions.args, MOSAIC_TOP_SPEC);

@@ -48,7 +48,7 @@ const METRICS: readonly Metric[] = [
 
 const ENDED_ACTIVITIES: ReadonlySet<RankSample["activity"]> = new Set(["exited", "failed", "unknown"]);
 
-/** The samples as Prometheus reads them: text format 0.0.4, a gauge for each rank and number. */
+/** Formats the samples for Prometheus, in text format 0.0.4, with a gauge for each rank and metric. */
 export function formatPrometheusMetrics(job: string, worlds: readonly WorldSample[]): string {
   const quoteLabel = (text: string): string => JSON.stringify(text);
   const formatLabels = ({ world, attempt }: WorldSample): string =>
@@ -75,7 +75,10 @@ export function formatPrometheusMetrics(job: string, worlds: readonly WorldSampl
   return `${[...rankLines, ...slowestRankHelp, ...slowestRankLines].join("\n")}\n`;
 }
 
-/** Serves a text at http://127.0.0.1:PORT/metrics; resolves to the port. Rejects with RendezvousError where it is taken. */
+/**
+ * Serves a text at http://127.0.0.1:PORT/metrics. Resolves to the port. Rejects with RendezvousError if the port cannot
+ * be bound.
+ */
 export async function servePrometheus(port: number, formatMetrics: () => string): Promise<number> {
   const server = createServer(({ method, url }, response) => {
     const isMetricsRequest = method === "GET" && url === "/metrics";

@@ -2,44 +2,48 @@ import type { RankMetrics, RankPosition } from "../agent/frames.ts";
 import { expandRankRanges } from "../agent/rank-ranges.ts";
 import type { ObservedWorld } from "./observer.ts";
 
-/** Activities of a rank, by their numbers in a position. */
+/** Activities of a rank, indexed by their number in a position. */
 const ACTIVITIES = ["idle", "computing", "running", "exited", "failed", "unknown"] as const;
 
-/** One rank at one time. What has no value yet is null: rates need two samples, a step time needs two marks. */
+/**
+ * Sample of one rank. Values that are not available yet are null: rates need two samples, a step time needs two marks.
+ */
 export interface RankSample {
   readonly rank: number;
   readonly host: string;
   readonly pid: number;
   readonly activity: (typeof ACTIVITIES)[number];
-  /** The collective that it is in (`running`), or that waits for its compute (`computing`). */
+  /** The collective that the rank executes (`running`), or that waits for the rank's computation (`computing`). */
   readonly operation: string;
   readonly description: string;
-  /** The last one that completed. */
+  /** The last collective that completed. */
   readonly lastOperation: string;
   readonly steps: number | null;
   readonly stepMs: number | null;
   readonly sinceStepMs: number | null;
-  /** The share of the interval for which its device waited for collectives. */
+  /** Fraction of the interval for which the rank's device waited for collectives. */
   readonly waitingShare: number | null;
   readonly sentBytesPerSecond: number | null;
   readonly receivedBytesPerSecond: number | null;
   readonly residentBytes: number | null;
-  /** Device memory that the allocator held at the end of the last step, and the most that was allocated. */
+  /**
+   * Device memory reserved by the allocator at the end of the last step, and the peak of allocated memory, in bytes.
+   */
   readonly deviceBytes: number | null;
   readonly devicePeakBytes: number | null;
 }
 
-/** The ranks of a world at one time. */
+/** Sample of all ranks of a world. */
 export interface WorldSample {
   readonly world: string;
   readonly attempt: number;
   readonly size: number;
-  /** The rank that the others wait for: see `findSlowestRank`. */
+  /** The rank that the other ranks wait for; see `findSlowestRank`. */
   readonly slowestRank: number | null;
   readonly ranks: readonly RankSample[];
 }
 
-/** Positions by rank, as they were sampled. */
+/** Sampled positions by rank. */
 export type RawSample = ReadonlyMap<number, RankPosition>;
 
 export function indexByRank(positions: readonly RankPosition[]): RawSample {
@@ -48,7 +52,9 @@ export function indexByRank(positions: readonly RankPosition[]): RawSample {
   );
 }
 
-/** What two samples of a world show; the first has none before it. */
+/**
+ * Computes the values of a sample by comparison with the previous one. `previous` is undefined for the first sample.
+ */
 export function compareSamples(world: ObservedWorld, previous: RawSample | undefined, current: RawSample): WorldSample {
   const ranks = world.members.map(({ host, pid }, rank): RankSample => {
     const position = current.get(rank);
@@ -89,7 +95,7 @@ function computeStepsAndRates(previous: RankMetrics | undefined, current: RankMe
   const ratePerSecond = (count: (metrics: RankMetrics) => bigint): number =>
     Math.max(0, Number(count(current) - count(previous))) / (elapsedNs / 1e9);
   const markedSteps = current.steps - previous.steps;
-  // The mean of the interval's steps: from its last mark back to the last before it.
+  // Time between the last marks of both samples. Divided by the steps between them, it is the mean step time.
   const markIntervalNs = current.time - current.sinceStep - (previous.time - previous.sinceStep);
   return {
     ...steps,
@@ -102,12 +108,12 @@ function computeStepsAndRates(previous: RankMetrics | undefined, current: RankMe
   };
 }
 
-/** By how much of the interval the others must wait longer for a rank to be named. */
+/** Minimum difference of waiting shares between the slowest rank and the mean of the others. */
 const MIN_SHARE_DIFFERENCE = 0.1;
 
 /**
- * The rank that holds the others up. Collectives bring all ranks to the pace of the slowest, so step times are equal; but
- * all others wait for it, and it waits least. Null where waiting shares differ by less than a tenth: no rank is slow.
+ * Returns the slowest rank (the straggler). Collectives slow all ranks down to its pace, so that step times are equal,
+ * but the other ranks wait for it and it waits least. Returns null if the waiting shares differ by less than a tenth.
  */
 export function findSlowestRank(ranks: readonly WaitingRank[]): number | null {
   const [leastWaitingRank] = ranks
@@ -118,7 +124,7 @@ export function findSlowestRank(ranks: readonly WaitingRank[]): number | null {
   return othersMeanShare - leastWaitingRank.waitingShare >= MIN_SHARE_DIFFERENCE ? leastWaitingRank.rank : null;
 }
 
-/** The mean waiting share of the other ranks that have one; undefined where none does. */
+/** Returns the mean waiting share of the other ranks with a known share; undefined if there is none. */
 export function othersWaitingShare(ranks: readonly WaitingRank[], excludedRank: number): number | undefined {
   const waitingShares = ranks.flatMap(({ rank, waitingShare }) =>
     rank === excludedRank || waitingShare === null ? [] : [waitingShare],

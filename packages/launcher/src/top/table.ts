@@ -1,16 +1,16 @@
 import { othersWaitingShare, type RankSample, type WorldSample } from "./sample.ts";
 
-/** How the table is drawn. */
+/** Format of the table. */
 export interface TableStyle {
   readonly color: boolean;
-  /** Width and height of the terminal; undefined where there is none. */
+  /** Width and height of the terminal; undefined without a terminal. */
   readonly columns: number | undefined;
   readonly rows: number | undefined;
 }
 
 interface Column {
   readonly title: string;
-  /** Left out of terminals that are narrower. */
+  /** The column is omitted on narrower terminals. */
   readonly minColumns: number;
   cell(rank: RankSample): string;
 }
@@ -28,10 +28,10 @@ const COLUMNS: readonly Column[] = [
 ];
 
 const [YELLOW, RED, GREY, BOLD] = [33, 31, 90, 1];
-/** Title, headings, and the line below. */
+/** Number of lines besides the rows: title, headings, and the summary below. */
 const FIXED_LINE_COUNT = 3;
 
-/** The lines of a world: a row for each rank, the slowest marked and named below. */
+/** Formats a world as lines: a row for each rank, with the slowest rank marked and named in the summary. */
 export function formatTable(sample: WorldSample, style: TableStyle): readonly string[] {
   const width = style.columns ?? Number.POSITIVE_INFINITY;
   const colorize = (code: number | undefined, text: string): string =>
@@ -57,7 +57,10 @@ export function formatTable(sample: WorldSample, style: TableStyle): readonly st
   ];
 }
 
-/** All ranks, or as many as there are lines: those that wait least, and those that are gone, first. */
+/**
+ * Returns all ranks, or as many as fit. Ranks that wait least and ranks without a waiting share, such as lost ones, are
+ * preferred.
+ */
 function selectVisibleRanks(
   { ranks, slowestRank }: WorldSample,
   rows = Number.POSITIVE_INFINITY,
