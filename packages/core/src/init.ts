@@ -241,7 +241,10 @@ class RankContext implements Context {
     await this.close();
   }
 
-  /** Calls `beforeClose`, then closes subgroups, the world, and the device: all of them, whatever fails. Rejects with the first failure. */
+  /**
+   * Calls `beforeClose`, then closes the subgroups, the world and the device, all of them even if one fails. Rejects with
+   * the first failure.
+   */
   async #close(): Promise<void> {
     const groups = new Set(this.mesh.axes.map((axis) => this.mesh.group(axis)));
     groups.delete(this.world);

@@ -98,7 +98,7 @@ interface MeshRules {
   findMeshError?(ctx: Context): string | undefined;
 }
 
-/** Creates a strategy from nested backends, which checks the mesh; within another backend, their own way to take keys in parts. */
+/** Creates a strategy from nested backends. It checks the mesh, and takes keys in parts as the nested backends do. */
 export function createStrategy(nestedBackend: AttentionBackend, requirements: MeshRules): Strategy {
   const { axes } = nestedBackend;
   return {

@@ -12,7 +12,7 @@ export {
   modulo,
   type ShardedAttentionCall,
 } from "./dependencies.ts";
-// Functions that do not check what was they are called for every tile of every rank, or once for each call of attention.
+// Functions without checks, because they are called for every tile of every rank or once for each call of attention.
 export { mergeSinksUnchecked } from "../attention/sinks.ts";
 export { batchMaskOptions, resolveBatchMaskUnchecked, type ResolvedBatchMask, unionSlices } from "../mask/samples.ts";
 export { isVisibleUnchecked, visibleRowsUnchecked, visiblePairsUnchecked } from "../mask/visibility.ts";

@@ -11,8 +11,8 @@ type ExpressionFormatter = (namespace: string) => string | undefined;
 const expressionFormatters = new WeakMap<Mask, ExpressionFormatter>();
 
 /**
- * Creates a mask whose slices are computed from the lengths, without empty slices. It is immutable, and so are its lists: calls share them. `formatExpression` if the name
- * of the mask is not the expression that creates it.
+ * Creates a mask whose slices are computed from the lengths, without empty slices. The mask and its lists are immutable,
+ * because calls share them. `formatExpression` is required if the name of the mask is not the expression that creates it.
  */
 export function defineMask(
   name: string,

@@ -78,7 +78,10 @@ export class MultiAxisAttention2D extends SelfAttention {
 /** By layout of axis1 and length of axis2. */
 const repeatedLayouts = new WeakMap<Layout, Map<number, Layout>>();
 
-/** The layout in which every row of `outerLayout` is replaced by `repeatCount` consecutive one after another: the same one for the same arguments. */
+/**
+ * Returns the layout in which every row of `outerLayout` is replaced by `repeatCount` consecutive rows. Equal arguments
+ * give the same layout.
+ */
 function repeatRows(ctx: Context, outerLayout: Layout, repeatCount: number): Layout {
   const cache = repeatedLayouts.get(outerLayout) ?? new Map<number, Layout>();
   repeatedLayouts.set(outerLayout, cache);

@@ -24,7 +24,7 @@ struct FoldQuery {
   static constexpr int vectors = QueryFold::kVectors, keys = vectors * L;
   // Rows per pass. The sums, four vectors per row, stay in registers: AVX2 and SSE2 have 16, AVX-512 and NEON 32.
   static constexpr int maxRows = V::isa == Isa::Avx2 || V::isa == Isa::Scalar ? 2 : 4;
-  static constexpr int squareDepth = valuesPerElement * L;  // depth of the squares in which keys are time, and of weights
+  static constexpr int squareDepth = valuesPerElement * L;  // of keys transposed at a time
 
   /// Folds at most `keys` keys, all visible to every row. With bfloat16, an odd number of keys is followed by a row of
   /// zeros.

@@ -30,9 +30,9 @@ DEVICE float sigmoidGrad(float x) {
   return e * s * s;
 }
 
-/// Of geluTanh: the cubic term of geluTanh, limited where the sigmoid has long been 0 or 1, so that no product overflows.
+/// The cubic term of geluTanh, limited where the sigmoid is already 0 or 1, so that no product overflows.
 DEVICE float quadraticTerm(float x) { return 0.044715f * fminf(x * x, 1e6f); }
-/// Its sigmoid is ½ (1 + tanh(√(2/π) (x + 0.044715 x³))).
+/// The argument whose sigmoid is ½ (1 + tanh(√(2/π) (x + 0.044715 x³))).
 DEVICE float geluTanhArgument(float x) { return kTwiceRootTwoOverPi * x * (1.f + quadraticTerm(x)); }
 
 DEVICE float applyUnary(UnaryOp op, float x) {

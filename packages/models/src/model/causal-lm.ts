@@ -111,7 +111,8 @@ export class CausalLM extends Module {
   /**
    * tokens [B,S] → logits [B,S,V]: this rank's shard. Collective along the backend's axes.
    *
-   * @throws ShapeError for a sequence longer than the model's `maxLength`, with the tokens that the cache holds of it, before anything is sent.
+   * @throws ShapeError for a sequence longer than the model's `maxLength`, including its cached tokens, before anything
+   * is sent.
    */
   forward(tokens: Tensor, options?: ModelForwardOptions): Tensor {
     this.ctx.assertOpen("CausalLM");

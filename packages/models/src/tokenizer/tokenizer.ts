@@ -126,8 +126,8 @@ export class Tokenizer {
   }
 
   /**
-   * Decodes ids to text, by default without special tokens. Ids that the tokenizer does not have are left out, as in Python's
-   * tokenizers: the vocab_size of many models is padded, and they may generate any id below it.
+   * Decodes ids to text, by default without special tokens. Unknown ids are skipped, as in Python's tokenizers, because
+   * many models pad their vocab_size and may generate any id below it.
    */
   decode(ids: readonly number[], options?: DecodeOptions): string {
     checkArgument("Tokenizer.decode", ids, option.array(option.integer({ min: 0 })));

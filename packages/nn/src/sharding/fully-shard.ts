@@ -257,7 +257,10 @@ function attachBackwardHook(x: Tensor, onBackward: () => void): Tensor {
   });
 }
 
-/** Replaces the tensors of a value, including those in arrays, maps, sets and plain objects; what holds none stays the same object. */
+/**
+ * Replaces the tensors of a value, including those in arrays, maps, sets and plain objects. An object without tensors is
+ * returned as it is.
+ */
 function mapTensors(value: unknown, replace: (x: Tensor) => Tensor): unknown {
   if (value instanceof Tensor) return replace(value);
   if (typeof value !== "object" || value === null) return value;

@@ -33,8 +33,8 @@ std::string mismatchMessage(uint32_t a, const std::vector<CallRecord>& callsA, u
     for (const CallRecord& callB : callsB) {
       if (callA.index != callB.index || callA.history == callB.history) continue;
       if (callA.description != callB.description) return mismatchText(a, callA.description, b, callB.description);
-      // The descriptions are equal because earlier calls differed, or because the calls differ in allToAll's counts: not
-      // described.
+      // The descriptions are equal because earlier calls differed, or because the counts of allToAll differ, which are
+      // not described.
       if (!equalCallsText) equalCallsText = mismatchText(a, callA.description, b, callB.description);
     }
   }
