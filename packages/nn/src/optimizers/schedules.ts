@@ -26,7 +26,7 @@ export function constant(): Schedule {
  */
 export function linearWarmup(steps: number, nextSchedule: Schedule = constant()): Schedule {
   checkArgument("linearWarmup: steps", steps, positiveNumberOption);
-  checkFunction("linearWarmup: after", nextSchedule);
+  checkFunction("linearWarmup: nextSchedule", nextSchedule);
   return (step) => (step < steps ? (step + 1) / steps : nextSchedule(step - steps));
 }
 
