@@ -1,25 +1,28 @@
 import { readFileSync } from "node:fs";
 import { gunzipSync } from "node:zlib";
 
-/** A book as one text: a line for each verse, and an empty one between chapters. */
+/** A book as one text, with one line for each verse and an empty line between chapters. */
 export interface Book {
-  /** As the references name it: "Ge", "1Sm". */
+  /** Name of the book in references, for example "Ge" or "1Sm". */
   readonly name: string;
   readonly text: string;
 }
 
-/** The corpus: what a model learns from, and what it is judged by. */
+/** The corpus: books for training, and held-out books for evaluation. */
 export interface Corpus {
   readonly train: readonly Book[];
   readonly heldOut: readonly Book[];
 }
 
-/** Books that no model is trained on: a story, a longer one, prophecy with stories, a letter. No other book has their stories. */
+/**
+ * Books on which no model is trained: a story, a longer story, a prophecy with stories and a letter. No other book
+ * contains their stories.
+ */
 const heldOutBookNames: readonly string[] = ["Ruth", "Est", "Dan", "Jas"];
 
 const referencePattern = /^(\d?[A-Za-z]+)(\d+):(\d+) (.*)$/;
 
-/** The King James Version, by books. */
+/** Reads the King James Version, by books. */
 export function readCorpus(path: URL = new URL("../data/kjv.txt.gz", import.meta.url)): Corpus {
   const lines = gunzipSync(readFileSync(path)).toString("utf8").split("\n").filter(Boolean);
   const texts = new Map<string, string>();

@@ -2,7 +2,7 @@ import type { Context } from "@mosaic/attention";
 import { openModel } from "./model-folder.ts";
 import type { ModelSettings } from "./settings.ts";
 
-/** Continues a prompt by a folder's model; `onText` is called with each piece of the text. Collective. */
+/** Continues a prompt with the model of a folder, and calls `onText` with each piece of the text. Collective. */
 export async function generateText(
   ctx: Context,
   { model: folder, backend, prompt, tokens, temperature, seed }: ModelSettings,

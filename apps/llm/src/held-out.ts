@@ -3,13 +3,13 @@ import { scope, noGrad, shard, fromArray } from "@mosaic/attention";
 import { linearCrossEntropyTerms, meanOverMesh } from "@mosaic/attention/nn";
 import type { CausalLM } from "@mosaic/models";
 
-/** What is measured: tokens of one text, and for each question a label for some of them, the others −100. */
+/** Tokens of one text and, for each question, the labels of some tokens. Other labels are −100. */
 export interface ScoredText {
   readonly tokens: readonly number[];
   readonly questionLabels: readonly (readonly number[])[];
 }
 
-/** The mean cross-entropy of each question's labels, nats, on any number of ranks that share the text. Collective. */
+/** Returns the mean cross-entropy of each question's labels, in nats, on ranks that share the text. Collective. */
 export async function scoreText(ctx: Context, { decoder, settings }: CausalLM, text: ScoredText): Promise<number[]> {
   const { length } = text.tokens;
   const { placement } = settings;

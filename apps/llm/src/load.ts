@@ -1,6 +1,8 @@
-// Serves a model of random weights, and holds the server to what it promises under load: 64 clients at once, 1 000 requests of which 100 are
-// cancelled half way and 20 malformed; nothing lost, no memory kept, then a rank that is killed, and SIGTERM with texts under way.
-//
+// Load test of the server, with a model of random weights: 64 concurrent clients and 1 000 requests, of which 100 are
+// cancelled
+// half way and 20 are malformed. No request may be lost, and no memory may leak. Then a rank is killed, and SIGTERM is
+// sent while texts are generated.
+// 
 //   npm run load-test -w @mosaic/llm [-- --requests 1000 --clients 64 --ranks 2 --out results/serve.json]
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";
@@ -31,9 +33,9 @@ const [requests, clients, ranks, maxTokens] = [values.requests, values.clients, 
 const folder = mkdtempSync(join(tmpdir(), "mosaic-load-"));
 process.on("exit", () => rmSync(folder, { recursive: true, force: true }));
 const model = "random";
-/** MiB by which a process that has leaked nothing may differ. */
+/** MiB by which the resident memory of a process without leaks may grow. */
 const MAX_RESIDENT_GROWTH_MIB = 64;
-/** Bytes of tables that a model keeps; a tensor of every request would be more. */
+/** Limit for tables that a model keeps. If every request leaked a tensor, the growth would exceed it. */
 const MAX_ALLOCATED_GROWTH_BYTES = 65_536;
 await writeModel(join(folder, model));
 const server = await startServer(join(folder, model));
@@ -41,7 +43,7 @@ const faults: string[] = [];
 try {
   const loadSettings = { url: server.url, model, clients: clients!, tokens: maxTokens! };
   const [numCancelled, numMalformed] = [Math.round(requests! / 10), Math.round(requests! / 50)];
-  // Memory has its working size after a load.
+  // Warm-up: memory has its working size only after a load.
   await runLoad({ ...loadSettings, requests: 2 * clients!, numCancelled: 0, numMalformed: 0 });
   const memoryBefore = await measureMemory();
   const report = await runLoad({
@@ -106,7 +108,7 @@ interface Memory {
   readonly resident: readonly number[];
 }
 
-/** The server when nothing is under way. */
+/** Measures memory once no request is running or waiting. */
 async function measureMemory(): Promise<Memory> {
   for (;;) {
     const response = await fetch(`${server.url}/health`);
@@ -131,7 +133,7 @@ function readResidentMib(pid: number): number {
   return Math.round(Number(kib) / 1024);
 }
 
-/** By rank. */
+/** Returns the process IDs of the ranks, by rank. */
 function findRankPids(): readonly number[] {
   const pids: number[] = [];
   for (const name of readdirSync("/proc").filter((entryName) => /^\d+$/.test(entryName))) {
@@ -142,7 +144,7 @@ function findRankPids(): readonly number[] {
       if (rank !== undefined && command.includes(folder) && command.includes("rank.js"))
         pids[Number(rank)] = Number(name);
     } catch {
-      // It has ended, or is another user's.
+      // The process has exited, or belongs to another user.
     }
   }
   return pids;
@@ -176,7 +178,7 @@ function postCompletion(body: object): Promise<Response> {
   });
 }
 
-/** Kills the last rank with texts under way. */
+/** Kills the last rank while texts are generated. */
 async function killRank(): Promise<object> {
   const streamResponses = await Promise.all(
     Array.from({ length: 8 }, () => postCompletion({ max_tokens: 400, stream: true })),
@@ -202,7 +204,7 @@ async function killRank(): Promise<object> {
   return { ends: requestEndCounts, restartSeconds, statusAfter: status };
 }
 
-/** SIGTERM with a text under way, which ends as it should; and so does the server. */
+/** Sends SIGTERM while a text is generated. Both the text and the server must complete normally. */
 async function stopServer(): Promise<object> {
   const response = await postCompletion({ max_tokens: 200, stream: true });
   const exitPromise = once(server.process, "exit") as Promise<[number | null]>;

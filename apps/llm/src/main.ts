@@ -39,7 +39,7 @@ try {
   progress.end();
 }
 
-/** Runs a command on ranks; `onLine` is called with each line of JSON of rank 0. */
+/** Runs a command on ranks, and calls `onLine` with each line of JSON of rank 0. */
 async function runRanks<Line>(
   command: string,
   settings: { readonly ranks: number },
@@ -71,14 +71,14 @@ async function train(args: readonly string[]): Promise<void> {
   );
 }
 
-/** The settings of a trained model, with whole paths. */
+/** Parses the settings of a trained model, with absolute paths. */
 function parseSettings(args: readonly string[]): ModelSettings {
   const settings = parseModelSettings(args);
   const model = resolve(settings.model);
   return { ...settings, model, out: settings.out === "" ? model : resolve(settings.out) };
 }
 
-/** A measurement on ranks, written beside its picture. */
+/** Runs a measurement on ranks, and writes its result and its picture. */
 async function runMeasurement<Result>(
   command: string,
   settings: ModelSettings,
@@ -148,7 +148,7 @@ async function serve(args: readonly string[]): Promise<void> {
   if (key === "" && !isLoopback(settings.host)) {
     console.error(`${server.url} accepts requests from the network without a key; set --key`);
   }
-  // The first signal lets texts end, the second one does not.
+  // After the first signal, running texts are completed. A second signal kills the server.
   abortSignal.addEventListener("abort", () => {
     server.stop();
     for (const name of ["SIGINT", "SIGTERM"] as const) process.on(name, () => server.kill());

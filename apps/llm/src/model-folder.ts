@@ -6,7 +6,7 @@ import { readCorpus } from "./corpus.ts";
 import { type ArchitectureSettings, UsageError } from "./settings.ts";
 import { tokenizeCorpus } from "./tokenizer/corpus-tokens.ts";
 
-/** What a folder of this program holds: a Hugging Face folder, and what its training goes on from. */
+/** Returns the file paths of a folder of this program: a Hugging Face folder, with the state of its training. */
 export const folderFilePaths = (folder: string) =>
   ({
     config: join(folder, "config.json"),
@@ -23,7 +23,7 @@ export const folderFilePaths = (folder: string) =>
 /** The id of the end token. */
 export const END_TOKEN_ID = 0;
 
-/** config.json of Llama with these sizes. */
+/** Returns config.json of a Llama model with these sizes. */
 export function createConfig(architecture: ArchitectureSettings): Readonly<Record<string, unknown>> {
   const { vocabulary, hidden, layers, heads, kvHeads, length, ropeBase, embeddingStd } = architecture;
   return {
@@ -31,7 +31,7 @@ export function createConfig(architecture: ArchitectureSettings): Readonly<Recor
     model_type: "llama",
     vocab_size: vocabulary,
     hidden_size: hidden,
-    // Three matrices of 8/3 · hidden have as many parameters as two of 4 · hidden; a multiple of 32.
+    // Three matrices of 8/3 · hidden have as many parameters as two of 4 · hidden. Rounded up to a multiple of 32.
     intermediate_size: 32 * Math.ceil((8 * hidden) / 3 / 32),
     num_hidden_layers: layers,
     num_attention_heads: heads,
@@ -51,16 +51,16 @@ export function createConfig(architecture: ArchitectureSettings): Readonly<Recor
   };
 }
 
-/** Writes a file whole or not at all: ranks may be reading it. */
+/** Writes a file atomically, because ranks may be reading it. */
 function writeAtomically(path: string, contents: string | Uint8Array): void {
   writeFileSync(`${path}.${process.pid}`, contents);
   renameSync(`${path}.${process.pid}`, path);
 }
 
 /**
- * Makes a folder ready for ranks that train: tokenizer, tokens and config. One that is there is kept.
+ * Prepares a folder for training: writes tokenizer, tokens and config. An existing folder is kept.
  *
- * @throws UsageError for a folder that holds a model of other sizes.
+ * @throws UsageError if the folder contains a model of other sizes.
  */
 export function prepareFolder(folder: string, architecture: ArchitectureSettings): void {
   const paths = folderFilePaths(folder);
@@ -86,14 +86,14 @@ export function prepareFolder(folder: string, architecture: ArchitectureSettings
   writeAtomically(paths.tokenizerConfig, `${JSON.stringify(tokenizerFiles.config, null, 2)}\n`);
   const generationConfig = { eos_token_id: END_TOKEN_ID, do_sample: true, temperature: 0.8, top_k: 50, top_p: 0.95 };
   writeAtomically(paths.generation, `${JSON.stringify(generationConfig, null, 2)}\n`);
-  // The last one: a folder that has it has all.
+  // Written last: a folder with this file has all files.
   writeAtomically(paths.config, `${JSON.stringify(config, null, 2)}\n`);
 }
 
 /** The standard deviation of the embeddings that @mosaic/models creates. */
 const DEFAULT_EMBEDDING_STD = 0.02;
 
-/** A model of a prepared folder, as it is before training. Collective. */
+/** Creates the model of a prepared folder with its initial weights. Collective. */
 export function createModel(ctx: Context, folder: string, backend: string): CausalLM {
   const config = readJson(folderFilePaths(folder).config);
   const model = createCausalLM(ctx, config, { backend, placement: "zigzag", dtype: "float32" });
@@ -102,16 +102,16 @@ export function createModel(ctx: Context, folder: string, backend: string): Caus
   return model;
 }
 
-/** How ranks cut sequences: evenly for a causal mask, unless none is cut. */
+/** Returns the placement of sequences: balanced for a causal mask, unless sequences are not sharded. */
 export const choosePlacement = (backend: string): "zigzag" | "contiguous" =>
   backend === "local" ? "contiguous" : "zigzag";
 
-/** The model of a folder, with its weights. Collective. */
+/** Loads the model of a folder, with its weights. Collective. */
 export function openModel(ctx: Context, folder: string, backend: string): Promise<CausalLM> {
   return loadModel(ctx, folder, { backend, placement: choosePlacement(backend) });
 }
 
-/** The tokenizer of a prepared folder. */
+/** Reads the tokenizer of a prepared folder. */
 export function readTokenizer(folder: string): Tokenizer {
   const { tokenizer: tokenizerPath, tokenizerConfig: tokenizerConfigPath } = folderFilePaths(folder);
   return new Tokenizer(tokenizerPath, { tokenizer: readJson(tokenizerPath), config: readJson(tokenizerConfigPath) });

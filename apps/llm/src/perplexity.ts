@@ -6,26 +6,26 @@ import { openModel } from "./model-folder.ts";
 import type { ModelSettings } from "./settings.ts";
 import { encodeBooks } from "./tokenizer/corpus-tokens.ts";
 
-/** Tokens [from, to) of a text, and what a model makes of them. */
+/** Loss of a model on the tokens [from, to) of texts. */
 export interface PositionLoss {
   readonly from: number;
   readonly to: number;
   /** Mean cross-entropy of held-out tokens, nats. */
   readonly loss: number;
-  /** Its standard error over the texts. */
+  /** Standard error of the loss over the texts. */
   readonly error: number;
 }
 
-/** Losses by position, and of the same tokens with little before them. */
+/** Losses by position, and losses of the same tokens by context length. */
 export interface PerplexityResult {
   readonly length: number;
   readonly texts: number;
   readonly positions: readonly PositionLoss[];
-  /** Mean loss of tokens in the last half of the texts, by how many tokens before them the model was given. */
+  /** Mean loss of tokens in the second half of the texts, by number of context tokens before them. */
   readonly contexts: readonly { readonly context: number; readonly loss: number }[];
 }
 
-/** Bounds of positions: doubled from 16 on. */
+/** Returns the bounds of position ranges, which double from 16 on. */
 export function positionBounds(length: number): readonly number[] {
   const bounds = [0];
   for (let bound = 16; bound < length; bound *= 2) bounds.push(bound);
@@ -33,8 +33,8 @@ export function positionBounds(length: number): readonly number[] {
 }
 
 /**
- * The loss of held-out books by position in the text that is given, and the loss of the same tokens with shorter texts before them: what a model
- * gains by a long context. No text crosses the end of a book. Collective.
+ * Measures the loss on held-out books by position in the text, and the loss of the same tokens with shorter contexts,
+ * which shows the benefit of a long context. No text crosses the end of a book. Collective.
  */
 export async function measurePerplexity(
   ctx: Context,
@@ -78,7 +78,7 @@ export async function measurePerplexity(
   };
 }
 
-/** Half the length, and less by factors of four. */
+/** Returns half the length, divided repeatedly by four. */
 function contextLengths(length: number): readonly number[] {
   const halfLength = Math.floor(length / 2);
   return [Math.floor(halfLength / 64), Math.floor(halfLength / 16), Math.floor(halfLength / 4), halfLength].filter(
@@ -86,13 +86,13 @@ function contextLengths(length: number): readonly number[] {
   );
 }
 
-/** The mean loss of tokens in the second half of a text, taken in pieces, with `context` tokens before each piece. */
+/** Returns the mean loss of the first tokens in the second half of a text, with `context` tokens before them. */
 async function scoreWithContext(
   ctx: Context,
   { model, text, context }: { model: CausalLM; text: readonly number[]; context: number },
 ): Promise<number> {
   const halfLength = Math.floor((text.length - 1) / 2);
-  // As many tokens for every context: the first few of the second half.
+  // The same tokens for every context: the first few of the second half.
   const numScoredTokens = Math.min(16, halfLength);
   const scoredWindow = text.slice(halfLength - context, halfLength + numScoredTokens + 1);
   const labels = scoredWindow.slice(1).map((label, position) => (position >= context ? label : -100));
@@ -105,7 +105,7 @@ function splitEvenly(book: readonly number[], length: number): readonly (readonl
   return Array.from({ length: count }, (_, i) => book.slice(i * length, (i + 1) * length));
 }
 
-/** So many of a list, as far apart as can be. */
+/** Returns `count` items of a list, evenly spaced. */
 function pickEvenly<T>(items: readonly T[], count: number): readonly T[] {
   if (items.length <= count) return items;
   return Array.from({ length: count }, (_, i) => items[Math.floor((i * items.length) / count)]!);

@@ -1,4 +1,6 @@
-// What each rank runs, with a command and its settings as JSON. RANK and WORLD_SIZE come from the launcher; rank 0 prints lines of JSON.
+// Program of each rank. Its arguments are a command and its settings as JSON. The launcher sets RANK and WORLD_SIZE.
+// Rank 0
+// prints lines of JSON.
 import { init } from "@mosaic/attention";
 import { generateText } from "./generate-text.ts";
 import { measureNeedles } from "./needles/measure-needles.ts";
@@ -15,7 +17,7 @@ const settings = JSON.parse(settingsJson) as Omit<TrainSettings, "dp"> &
 const { dp = 1, ranks, seed } = settings;
 await using ctx = await init({ seed, mesh: { dp, sp: ranks / dp } });
 
-/** What the program that has started the ranks reads. */
+/** Reports to the program that started the ranks. */
 function report(line: object): void {
   if (ctx.rank === 0) console.log(JSON.stringify(line));
 }

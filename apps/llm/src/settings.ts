@@ -10,38 +10,38 @@ export interface ArchitectureSettings {
   readonly layers: number;
   readonly heads: number;
   readonly kvHeads: number;
-  /** Tokens of a row, and the longest text. */
+  /** Number of tokens in a row, and maximum length of a text. */
   readonly length: number;
-  /** rope_theta: pair i of d/2 turns by ropeBase^(−2i/d) at each position. */
+  /** rope_theta: pair i of d/2 is rotated by ropeBase^(−2i/d) per position. */
   readonly ropeBase: number;
-  /** initializer_range: the standard deviation that embeddings begin with. */
+  /** initializer_range: the standard deviation of the initial embeddings. */
   readonly embeddingStd: number;
 }
 
-/** What is learnt: the next token of a book, or the values of facts that are hidden in books. */
+/** Training tasks: to predict the next token of a book, or the values of facts that are hidden in books. */
 export const tasks = ["text", "needles"] as const;
 export type Task = (typeof tasks)[number];
 
-/** How ranks attend. */
+/** Names of the attention backends. */
 export const backendNames = ["ring", "flex", "ulysses", "local"] as const;
 export type BackendName = (typeof backendNames)[number];
 
-/** What a training does. */
+/** Settings of a training. */
 export interface TrainSettings extends ArchitectureSettings {
   readonly task: Task;
-  /** Where the model goes; a training found there is continued. */
+  /** Folder of the model. A training found there is resumed. */
   readonly out: string;
-  /** Minutes of training, all runs together; 0: until `steps`. */
+  /** Minutes of training over all runs. 0: limited by `steps` only. */
   readonly minutes: number;
-  /** Steps at most; 0: until the minutes are over. */
+  /** Maximum number of steps. 0: limited by `minutes` only. */
   readonly steps: number;
   readonly ranks: number;
-  /** Ranks along "dp", each with rows of its own; the others share rows. */
+  /** Number of ranks along "dp", which have different rows. Ranks along the other axis share rows. */
   readonly dp: number;
-  /** Stage of ZeRO over "dp"; 0: nothing is sharded. */
+  /** Stage of ZeRO over "dp". 0: nothing is sharded. */
   readonly zero: number;
   readonly backend: BackendName;
-  /** Rows of a step. */
+  /** Number of rows in a step. */
   readonly batch: number;
   readonly learningRate: number;
   readonly seed: number;
@@ -49,50 +49,50 @@ export interface TrainSettings extends ArchitectureSettings {
   readonly evaluateEvery: number;
 }
 
-/** What is measured of a trained model, or written by it. */
+/** Settings of a measurement of a trained model, or of a text that it generates. */
 export interface ModelSettings {
   readonly model: string;
   readonly ranks: number;
   readonly backend: BackendName;
-  /** Where pictures and numbers go. */
+  /** Folder for pictures and results. */
   readonly out: string;
-  /** Tokens of the longest text that is measured; 0: the model's. */
+  /** Maximum length of the measured texts in tokens. 0: the model's maximum. */
   readonly length: number;
-  /** Texts of each kind. */
+  /** Number of texts of each kind. */
   readonly trials: number;
   readonly prompt: string;
-  /** The most that are generated. */
+  /** Maximum number of generated tokens. */
   readonly tokens: number;
   readonly temperature: number;
   readonly seed: number;
 }
 
-/** How a model is served. */
+/** Settings of a server. */
 export interface ServeSettings {
   readonly model: string;
   readonly ranks: number;
   readonly backend: BackendName;
   readonly host: string;
-  /** 0: any free one. */
+  /** Port. 0: any free port. */
   readonly port: number;
-  /** Empty: none is required. */
+  /** API key. If empty, no key is required. */
   readonly key: string;
-  /** Texts that are generated at a time. */
+  /** Maximum number of texts that are generated concurrently. */
   readonly batch: number;
-  /** Tokens of all of them. */
+  /** Size of the KV cache in tokens, over all texts. */
   readonly cacheTokens: number;
-  /** Requests that wait. */
+  /** Maximum number of waiting requests. */
   readonly queue: number;
-  /** Bytes of a request. */
+  /** Maximum size of a request body in bytes. */
   readonly maxBody: number;
-  /** Seconds that a request may take. */
+  /** Timeout of a request in seconds. */
   readonly deadline: number;
-  /** Seconds that texts under way may take after SIGTERM. */
+  /** Seconds in which running texts may complete after SIGTERM. */
   readonly grace: number;
   readonly seed: number;
 }
 
-/** What an option does, its default, and what its value must be. */
+/** Description and default of an option, and constraints on its value. */
 interface OptionHelp {
   readonly defaultValue: string | number;
   readonly text: string;
@@ -137,7 +137,7 @@ const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
   evaluateEvery: { defaultValue: 50, text: "steps between evaluations on held-out books", min: 1 },
 };
 
-/** What `--task needles` has instead. */
+/** Defaults of `--task needles` that differ. */
 const needleDefaults: Partial<TrainSettings> = {
   ...{ out: "runs/needles", minutes: 0, steps: 6000 },
   ...{ vocabulary: 512, hidden: 64, layers: 2, heads: 2, kvHeads: 2, length: 4096 },
@@ -212,10 +212,10 @@ function formatHelp(options: Readonly<Record<string, OptionHelp>>): string {
 
 const needleHelp = Object.entries(needleDefaults).map(([name, value]) => `--${toFlag(name)} ${value}`);
 
-/** What the options mean. */
+/** Help text of all options. */
 export const help: string = `train:\n${formatHelp(trainOptions)}\n  defaults of --task needles: ${needleHelp.join(" ")}\n\nperplexity, needle, generate:\n${formatHelp(modelOptions)}\n\nserve:\n${formatHelp(serveOptions)}`;
 
-/** Reads options; throws a UsageError. */
+/** Parses options. Throws a UsageError for invalid ones. */
 function parseOptions(
   args: readonly string[],
   options: Readonly<Record<string, OptionHelp>>,
@@ -250,7 +250,7 @@ function parseNumber(flag: string, text: string, { min = 0, allowsFractions = fa
   );
 }
 
-/** The settings of a training; throws a UsageError for sizes that do not fit together. */
+/** Parses the settings of a training. Throws a UsageError for incompatible settings. */
 export function parseTrainSettings(args: readonly string[]): TrainSettings {
   const settings = parseOptions(args, trainOptions, { needles: needleDefaults }) as unknown as TrainSettings;
   const { ranks, dp, zero, batch, heads, kvHeads, hidden, minutes, steps, backend, task } = settings;
@@ -270,12 +270,12 @@ export function parseTrainSettings(args: readonly string[]): TrainSettings {
   return settings;
 }
 
-/** The settings of what is done with a trained model. */
+/** Parses the settings of a measurement or of text generation. */
 export function parseModelSettings(args: readonly string[]): ModelSettings {
   return parseOptions(args, modelOptions) as unknown as ModelSettings;
 }
 
-/** The settings of a server. */
+/** Parses the settings of a server. */
 export function parseServeSettings(args: readonly string[]): ServeSettings {
   const settings = parseOptions(args, serveOptions) as unknown as ServeSettings;
   if (settings.port > 65_535) throw new UsageError(`--port: expected at most 65535, received ${settings.port}`);

@@ -21,32 +21,35 @@ import { openTrainingData } from "./training-data.ts";
 /** One line of a training's log. */
 export interface LossPoint {
   readonly step: number;
-  /** Mean cross-entropy of the step's tokens, nats. */
+  /** Mean cross-entropy of the step's tokens, in nats. */
   readonly loss: number;
-  /** Of held-out books, at the steps that evaluate. */
+  /** Loss on held-out books, at the steps with an evaluation. */
   readonly heldOut?: number;
 }
 
-/** What a checkpoint holds beside model and optimizer. */
+/** Data of a checkpoint in addition to model and optimizer. */
 interface TrainingProgress {
   readonly loader: unknown;
   readonly seconds: number;
 }
 
-/** Steps in which the learning rate rises, and about which it falls to 1/√2 of its height. */
+/** Number of warm-up steps, and approximate number of steps after which the learning rate has decayed to 1/√2. */
 const [WARMUP_STEPS, DECAY_STEPS] = [20, 400];
 
-/** The last share of a training on needles, in which its learning rate falls to 0; one on text ends when its time is over, so nothing may depend on it. */
+/**
+ * Last share of a training on needles, in which the learning rate decays to 0. A training on text is limited by time,
+ * so its schedule must not depend on the number of steps.
+ */
 const FINAL_DECAY_SHARE = 0.2;
 
-/** The factor on the learning rate of each step. */
+/** Returns the schedule: the factor on the learning rate of each step. */
 export function createSchedule({ task, steps }: Pick<TrainSettings, "task" | "steps">): Schedule {
   const schedule = linearWarmup(WARMUP_STEPS, inverseSquareRoot(DECAY_STEPS));
   if (task === "text") return schedule;
   return (step) => schedule(step) * Math.min(1, (steps - step) / (FINAL_DECAY_SHARE * steps));
 }
 
-/** A loss of a batch: the same on every rank and mesh. */
+/** Computes the loss of a batch, which is the same on every rank and mesh. */
 export function computeBatchLoss(ctx: Context, { decoder }: CausalLM, batch: TrainingBatch): Tensor {
   const { tokens, labels, mask, placement, length } = batch;
   return scope(() => {
@@ -79,7 +82,7 @@ class Training implements Disposable {
     this.data = openTrainingData(ctx, settings);
   }
 
-  /** One step; resolves to its loss. */
+  /** Runs one step. Resolves to its loss. */
   async step(): Promise<number> {
     const { model, optimizer } = this;
     using batch = this.data.train.next();
@@ -92,7 +95,7 @@ class Training implements Disposable {
     return loss.item();
   }
 
-  /** The mean loss of the same held-out rows each time. */
+  /** Returns the mean loss of the held-out rows, which are the same in every call. */
   async evaluate(): Promise<number> {
     const { heldOut, numEvaluationBatches: numBatches } = this.data;
     const initialState = heldOut.state();
@@ -111,15 +114,15 @@ class Training implements Disposable {
   }
 }
 
-/** What rank 0 reports of each step. */
+/** Report of rank 0 after each step. */
 export interface TrainReport extends LossPoint {
-  /** Of the training, by steps or by minutes, whichever ends first. */
+  /** Completed share of the training, by steps or by minutes, whichever is greater. */
   readonly share: number;
 }
 
 /**
- * What each rank does: trains until the steps or the minutes are over, from the checkpoint in the folder if there is one, and writes the
- * weights. Rank 0 writes the curve. Resolves to the steps taken.
+ * Trains on each rank until the steps or the minutes are over, from the checkpoint in the folder if there is one, and
+ * writes the weights. Rank 0 writes the curve. Resolves to the number of steps.
  */
 export async function trainModel(
   ctx: Context,
@@ -156,14 +159,14 @@ export async function trainModel(
     if (step % checkpointEvery === 0 || share >= 1) await save();
     onProgress({ ...point, share });
   }
-  // Whole, also where the training's own is sharded.
+  // A complete copy, because the model in training may be sharded.
   using savedModel = createModel(ctx, out, settings.backend);
   await loadCheckpoint(ctx, paths.checkpoint, { model: savedModel });
   await savedModel.save(out);
   return optimizer.steps;
 }
 
-/** How much of a training is over: rank 0's clock counts, so that all ranks end with the same step. */
+/** Returns the completed share of a training. Rank 0's clock is used, so that all ranks stop at the same step. */
 async function computeProgress(
   ctx: Context,
   { steps, minutes }: TrainSettings,

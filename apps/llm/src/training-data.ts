@@ -8,22 +8,22 @@ import { NeedleBatches } from "./needles/needle-batches.ts";
 import { findFactTokens } from "./needles/needle-text.ts";
 import type { TrainSettings } from "./settings.ts";
 
-/** Batches of held-out rows that an evaluation takes. */
+/** Maximum number of held-out batches in an evaluation. */
 const MAX_EVALUATION_BATCHES = 4;
 
-/** How rows are cut: zigzag, or for flex as suits the documents of the batch. */
+/** Returns the placement of rows. For flex, it is a function that adapts it to the documents of a batch. */
 export function placementFor(ctx: Context, backend: string): "zigzag" | "contiguous" | PlacementFunction {
   if (backend !== "flex") return choosePlacement(backend);
   const { sp = 1 } = ctx.mesh.shape;
   return (mask, length) => dispatch({ mask, length, ranks: sp });
 }
 
-/** The data of a task in a prepared folder. */
+/** Opens the data of a task in a prepared folder. */
 export function openTrainingData(ctx: Context, settings: TrainSettings): TrainingData {
   return settings.task === "needles" ? openNeedleData(ctx, settings) : openTextData(ctx, settings);
 }
 
-/** Books, packed into rows. */
+/** Opens the books, packed into rows. */
 function openTextData(ctx: Context, { out, backend, length, batch, seed }: TrainSettings): TrainingData {
   const { trainTokens: trainTokensPath, heldOutTokens: heldOutTokensPath } = folderFilePaths(out);
   const sources = [trainTokensPath, heldOutTokensPath].map((path) => tokenFile(path, { separator: END_TOKEN_ID }));
@@ -44,7 +44,9 @@ function openTextData(ctx: Context, { out, backend, length, batch, seed }: Train
   };
 }
 
-/** Facts in the books: in ever longer rows; judged by the longest, with keys of their own in books of their own. */
+/**
+ * Opens rows of facts in books, which grow during training. Evaluation uses the longest rows, held-out keys and books.
+ */
 function openNeedleData(ctx: Context, settings: TrainSettings): TrainingData {
   const { out, backend, length, batch, seed, steps } = settings;
   const { trainTokens: trainTokensPath, heldOutTokens: heldOutTokensPath } = folderFilePaths(out);
@@ -67,7 +69,7 @@ function openNeedleData(ctx: Context, settings: TrainSettings): TrainingData {
   };
 }
 
-/** A file of tokens in memory. */
+/** Reads a file of tokens. */
 function readTokens(path: string): Uint16Array {
   const bytes = readFileSync(path);
   return new Uint16Array(bytes.buffer, bytes.byteOffset, bytes.byteLength / 2);

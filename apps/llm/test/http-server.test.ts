@@ -19,7 +19,7 @@ beforeAll(async () => {
 });
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
-/** A server whose ranks are this test: `sent` is what they received. */
+/** A server whose ranks are simulated by this test. `sentMessages` are the messages that the ranks received. */
 class TestServer {
   readonly engine: Engine;
   readonly sentMessages: ServerMessage[] = [];
@@ -47,12 +47,12 @@ class TestServer {
     this.engine.attach({ send, close: () => {} } as unknown as Channel<ServerMessage, RankMessage>);
   }
 
-  /** Resolves when the ranks have received so many messages. */
+  /** Resolves when the ranks have received `count` messages. */
   async waitForMessages(count: number): Promise<void> {
     while (this.sentMessages.length < count) await new Promise<void>((resolve) => (this.#notifySent = resolve));
   }
 
-  /** A piece of a text. */
+  /** Sends a piece of a text to the server. */
   reply(id: number, text: string, finishReason: "stop" | "length" | null = null): void {
     this.engine.receive({ type: "token", id, text, finishReason });
   }
@@ -223,7 +223,7 @@ test("pages of other sites are refused, those of this server are not", async () 
   expect(await readRefusal(await postFromOrigin("https://example.org"))).toEqual([403, "foreign_origin", null]);
   expect(await readRefusal(await postFromOrigin("null"))).toEqual([403, "foreign_origin", null]);
   expect((await postFromOrigin(server.url)).status).toBe(400);
-  // A name that was made to mean this address; fetch sets the header itself.
+  // A foreign name that resolves to this address. `fetch` would set the Host header itself.
   const request = httpRequest(`${server.url}/health`, { headers: { host: "attacker.example:80" } }).end();
   const [response] = (await once(request, "response")) as [{ statusCode: number; resume(): void }];
   response.resume();
@@ -280,7 +280,7 @@ test("a client that goes away cancels its text, running or waiting", async () =>
   await server.waitForMessages(2);
   expect(server.sentMessages[1]).toEqual({ type: "cancel", id: 0 });
   expect(server.engine.numRunning).toBe(0);
-  // A token that was on its way changes nothing.
+  // A token that was in flight has no effect.
   server.reply(0, "y", "stop");
 });
 

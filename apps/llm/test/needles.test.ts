@@ -165,7 +165,7 @@ test("a few steps reduce the loss, alike on one rank and two, and an untrained m
   const twoRankCurve = await train(createSettings("--ranks", "2"));
   expect(singleRankCurve.length).toBe(24);
   for (const [i, loss] of twoRankCurve.entries()) expect(Math.abs(loss - singleRankCurve[i]!)).toBeLessThan(1e-4);
-  // An even guess over all tokens first; then one over the values alone.
+  // First a uniform guess over all tokens, then one over the values only.
   expect(singleRankCurve[0]).toBeCloseTo(Math.log(320), 0);
   expect(Math.min(...singleRankCurve)).toBeLessThan(singleRankCurve[0]! - 0.5);
 

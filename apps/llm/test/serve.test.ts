@@ -33,7 +33,7 @@ interface Health {
 }
 const fetchHealth = async (): Promise<Health> => (await fetch(`${server.url}/health`)).json() as Promise<Health>;
 
-/** Resolves when nothing is under way: what was cancelled leaves with the next step. */
+/** Resolves when no request is running or waiting. Cancelled requests are removed with the next step. */
 async function waitUntilIdle(): Promise<Health> {
   for (;;) {
     const currentHealth = await fetchHealth();
@@ -135,7 +135,7 @@ describe("a server on two ranks", () => {
   test("a rank that is killed gives 503, and the restarted ranks serve again", async () => {
     const body = { prompt: "And", max_tokens: 100, temperature: 0 };
     const expected = await (await post("/v1/completions", { ...body, max_tokens: 8 })).json();
-    // A stopped rank holds the texts at their beginning.
+    // A stopped rank prevents progress of the texts.
     process.kill(pids.get(1)!, "SIGSTOP");
     const responses = [true, true, false, false].map((stream) => post("/v1/completions", { ...body, stream }));
     while ((await fetchHealth()).running < responses.length);

@@ -17,7 +17,7 @@ const sizes = {
 };
 const chatTemplate = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:";
 
-/** A folder with a model of random weights, a tokenizer of one book, and a chat template. */
+/** Writes a folder with a model of random weights, a tokenizer trained on one book, and a chat template. */
 export async function writeServedFolder(folder: string): Promise<void> {
   mkdirSync(folder, { recursive: true });
   const book = readCorpus().train.find(({ name }) => name === "Jude")!;

@@ -13,11 +13,11 @@ test("the corpus has 66 books, four of them held out, and every verse", () => {
   expect(corpus.heldOut.map(({ name }) => name)).toEqual(["Ruth", "Est", "Dan", "Jas"]);
   expect(books[0]!.text.startsWith("In the beginning God created the heaven and the earth.\n")).toBe(true);
   expect(books.reduce((sum, { text }) => sum + text.split("\n").filter(Boolean).length, 0)).toBe(31_102);
-  // Chapters are apart by an empty line.
+  // Chapters are separated by an empty line.
   expect(corpus.heldOut[0]!.text.split("\n\n").length).toBe(4);
 });
 
-/** Byte-pair encoding by its definition: counts everything anew for every merge. */
+/** Computes byte-pair encoding by its definition, counting all pairs again for every merge. */
 function computeMergesNaively(texts: readonly string[], count: number): [string, string][] {
   let words = texts.flatMap((text) => splitWords(text).map((word) => [...byteCharacters(word)]));
   const merges: [string, string][] = [];

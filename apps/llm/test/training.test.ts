@@ -95,7 +95,7 @@ describe("training", () => {
     ];
     for (const [i, { loss }] of listLosses(singleRankResult).entries()) {
       expect(Math.abs(listLosses(twoRankResult)[i]!.loss - loss)).toBeLessThan(1e-4);
-      // Tokens are 300; a model that was trained a little is better than guessing.
+      // There are 300 tokens. A model that was trained a little is better than guessing.
       expect(loss).toBeLessThan(Math.log(300) + 0.3);
     }
     expect(singleRankResult.perplexity.positions.map(({ from, to }) => [from, to])).toEqual([

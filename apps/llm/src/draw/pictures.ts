@@ -20,14 +20,14 @@ const plotArea = { left: 72, right: 720, top: 96, bottom: 400 } as const;
 
 type Range = readonly [number, number];
 
-/** A little beyond the lowest and the highest value. */
+/** Returns the range of the values with a margin on both sides. */
 function padRange(values: readonly number[]): Range {
   const [low, high] = [Math.min(...values), Math.max(...values)];
   const margin = Math.max(0.05, 0.06 * (high - low));
   return [low - margin, high + margin];
 }
 
-/** Lines and numbers of the vertical axis. */
+/** Draws the lines and numbers of the vertical axis. */
 function drawLossAxis(range: Range, y: (loss: number) => number): readonly string[] {
   return axisTicks(range).flatMap((loss) => [
     svgLine([plotArea.left, y(loss), plotArea.right, y(loss)], 'stroke="#e4e8ee"'),
@@ -39,7 +39,7 @@ const drawXAxisTitle = (title: string): string =>
   smallText({ x: (plotArea.left + plotArea.right) / 2, y: plotArea.bottom + 40 }, title, 'text-anchor="middle"');
 const yAxisTitle: string = smallText({ x: plotArea.left - 40, y: plotArea.top - 14 }, "cross-entropy per token (nats)");
 
-/** The loss of every step, and of held-out books where it was measured. */
+/** Draws the loss of every step, and the held-out loss of the steps at which it was measured. */
 export function drawLossCurve(points: readonly LossPoint[], settings: TrainSettings): string {
   const heldOutPoints = points.flatMap(({ step, heldOut }) => (heldOut === undefined ? [] : [{ step, loss: heldOut }]));
   const losses = [...points, ...heldOutPoints].map(({ loss }) => loss);
@@ -79,7 +79,7 @@ function drawLegend(names: readonly string[]): readonly string[] {
   ]);
 }
 
-/** Two curves over tokens before a token: by position in a text, and of the same tokens with less before them. */
+/** Draws loss over context length in two curves: by position in a text, and for the same tokens with less context. */
 export function drawPerplexity({ positions, contexts, length, texts }: PerplexityResult): string {
   const midpoints = positions.map(({ from, to, loss, error }) => ({
     numPrecedingTokens: Math.max(4, (from + to) / 2),
@@ -120,7 +120,7 @@ export function drawPerplexity({ positions, contexts, length, texts }: Perplexit
   );
 }
 
-/** A heat map: depth by length. */
+/** Draws a heat map of accuracy by depth and length. */
 export function drawNeedles(result: NeedleResult): string {
   const { cells, trials, seed, facts, values, chance, trainedLength } = result;
   const lengths = [...new Set(cells.map(({ length }) => length))];

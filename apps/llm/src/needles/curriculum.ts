@@ -1,33 +1,38 @@
-/** What the rows of a step are like. */
+/** Options of the rows of a step. */
 export interface NeedleRowOptions {
-  /** Tokens of a row. */
+  /** Number of tokens in a row. */
   readonly length: number;
-  /** Facts of a row, at most. */
+  /** Maximum number of facts in a row. */
   readonly maxFacts: number;
-  /** How often each fact is asked for: once, or again and again until the row is full. */
+  /** Whether the row has one question for each fact ("once"), or is filled with repeated questions ("again"). */
   readonly questionMode: "once" | "again";
-  /** Tokens of all rows of a step, unless one row has more. */
+  /** Number of tokens in all rows of a step, unless one row has more. */
   readonly tokensPerStep: number;
 }
 
-/** The first rows: nothing but few facts and many questions. Keys come to be matched here; later it is done over ever more tokens. */
+/**
+ * Options of the first rows: few facts and many questions, without other text. Here the model learns to match keys, and
+ * later to do so over more and more tokens.
+ */
 const firstRowOptions: NeedleRowOptions = { length: 64, maxFacts: 4, questionMode: "again", tokensPerStep: 1024 };
 
-/** The shares of the steps after which rows have other text, after which they grow, and after which they are the longest. */
+/** Shares of the steps after which rows contain other text, start to grow, and have the full length. */
 const stageStartShares = { text: 0.25, growth: 0.4, longest: 0.65 } as const;
 
-/** Facts of longer rows, at most, and tokens of a row for each. */
+/** Maximum number of facts in longer rows, and number of tokens of a row per fact. */
 const [MAX_FACTS, TOKENS_PER_FACT] = [32, 12];
 
-/** Rows of `length` tokens after the first ones. */
+/** Returns the options of later rows of `length` tokens. */
 export function createLaterRowOptions(length: number): NeedleRowOptions {
   const facts = Math.max(2, Math.min(MAX_FACTS, Math.floor(length / TOKENS_PER_FACT)));
   return { length, maxFacts: facts, questionMode: "once", tokensPerStep: 4096 };
 }
 
 /**
- * The curriculum: dense rows of 64 tokens first, then rows of 128 with other text, then rows that double up to `length`, for as many steps each,
- * but for the longest. While rows grow, every other step has one of the shorter ones, so that what is near is still found.
+ * Returns the row options of a step. The curriculum begins with dense rows of 64 tokens, then rows of 128 tokens with
+ * other text, then rows that double up to `length`. All doubled lengths except the longest have the same number of
+ * steps. While rows grow, every other step has one of the shorter kinds, so that the model still finds facts that are
+ * near.
  */
 export function chooseNeedleRowOptions(
   step: number,
@@ -41,7 +46,7 @@ export function chooseNeedleRowOptions(
   const rowKinds = [...rowKindsUpTo(length)];
   if (step < textStartStep! || rowKinds.length === 1) return rowKinds[0]!;
   if (step < growingStartStep!) return rowKinds[1]!;
-  // Of the lengths between the second and the last one.
+  // Number of lengths between the second and the last.
   const numIntermediateLengths = Math.max(0, rowKinds.length - 3);
   const kindIndex =
     step < longestStartStep!
@@ -51,7 +56,7 @@ export function chooseNeedleRowOptions(
   return step % 2 === 0 ? rowKinds[lastKindIndex]! : rowKinds[((step - 1) / 2) % lastKindIndex]!;
 }
 
-/** The kinds of rows, from the first to the longest. */
+/** Yields the kinds of rows, from the first to the longest. */
 function* rowKindsUpTo(length: number): Generator<NeedleRowOptions> {
   yield { ...firstRowOptions, length: Math.min(length, firstRowOptions.length) };
   for (
@@ -63,7 +68,7 @@ function* rowKindsUpTo(length: number): Generator<NeedleRowOptions> {
   }
 }
 
-/** Rows of a step, for a `batch` of the longest. */
+/** Returns the number of rows of a step, for a `batch` of the longest rows. */
 export function countRows({ length, tokensPerStep }: NeedleRowOptions, batch: number): number {
   return batch * Math.max(1, Math.floor(tokensPerStep / length));
 }

@@ -7,45 +7,45 @@ import type { ModelSettings } from "../settings.ts";
 import { encodeBooks } from "../tokenizer/corpus-tokens.ts";
 import { createNeedleText, drawFacts, findFactTokens, type NeedleText } from "./needle-text.ts";
 
-/** How often a model finds what stands at one depth of texts of one length. */
+/** Accuracy of a model for facts at one depth in texts of one length. */
 export interface NeedleCell {
   readonly length: number;
-  /** 0: at the begin of the text; 1: just before the question. */
+  /** 0: at the beginning of the text. 1: just before the question. */
   readonly depth: number;
-  /** Share of the texts in which the right value is the most probable of all values. */
+  /** Share of the texts in which the correct value is the most probable of all values. */
   readonly accuracy: number;
 }
 
-/** What needles were found. */
+/** Result of a needle measurement. */
 export interface NeedleResult {
   readonly cells: readonly NeedleCell[];
-  /** Texts of each cell. */
+  /** Number of texts of each cell. */
   readonly trials: number;
   readonly seed: number;
-  /** Facts in a text, of which one is asked for. */
+  /** Number of facts in a text, one of which the question asks for. */
   readonly facts: number;
-  /** Values that an answer may be. */
+  /** Number of possible values of an answer. */
   readonly values: number;
-  /** Of a model that gives the value of any fact in the text; one that gives any value has 1 / values. */
+  /** Accuracy of choosing the value of a random fact in the text. Choosing a random value has accuracy 1 / values. */
   readonly chance: number;
-  /** max_position_embeddings: rows of the training were as long at most. */
+  /** max_position_embeddings: the maximum length of rows in training. */
   readonly trainedLength: number;
 }
 
 const depths = [0, 0.25, 0.5, 0.75, 1] as const;
-/** Facts in a text. */
+/** Number of facts in a text. */
 const FACT_COUNT = 8;
-/** Texts that a model is given at once have as many tokens together. */
+/** Maximum total number of tokens of the texts in a batch. */
 const MAX_BATCH_TOKENS = 8192;
 /** Distinguishes these texts from those of a training of the same seed. */
 const RANDOM_STREAM = 2;
 
-/** Lengths that are measured: the longest, and it halved, down to a sixteenth. */
+/** Returns the lengths to measure: `maxLength`, halved repeatedly down to a sixteenth. */
 export function textLengths(maxLength: number): readonly number[] {
   return [16, 8, 4, 2, 1].map((divisor) => Math.floor(maxLength / divisor)).filter((textLength) => textLength >= 64);
 }
 
-/** The texts of a cell: unseen keys in held-out books, one fact at the depth and the others anywhere. */
+/** Returns the texts of a cell: held-out books with unseen keys, one fact at the depth and the others anywhere. */
 export function drawNeedleTexts(
   tokenSource: Readonly<{ tokens: ReturnType<typeof findFactTokens>; filler: ArrayLike<number> }>,
   cellOptions: Readonly<{ length: number; depth: number; trials: number; seed: number }>,
@@ -69,8 +69,9 @@ export function drawNeedleTexts(
 }
 
 /**
- * Needle in a haystack (Kamradt 2023), with keys that no training has (multi-query associative recall, Arora et al. 2023): held-out text with
- * facts in it, and one of their keys at its end. Counts how often the key's value is the most probable value. Collective.
+ * Measures needle in a haystack (Kamradt 2023) with keys that do not occur in training (multi-query associative recall,
+ * Arora et al. 2023). Texts are held-out text with facts in it and one of their keys at the end. Counts how often the
+ * key's value is the most probable value. Collective.
  */
 export async function measureNeedles(
   ctx: Context,
@@ -104,7 +105,7 @@ export async function measureNeedles(
   };
 }
 
-/** How many of the texts' questions get the right value. */
+/** Returns the number of texts whose question is answered with the correct value. */
 async function countCorrect(
   ctx: Context,
   model: CausalLM,
@@ -128,7 +129,7 @@ async function countCorrect(
   return numCorrect;
 }
 
-/** The logits after the last token of texts of one length, [texts,V], on every rank. */
+/** Returns the logits after the last token of texts of one length, [texts,V], on every rank. */
 async function computeLastLogits(ctx: Context, model: CausalLM, texts: readonly NeedleText[]): Promise<Float32Array> {
   const { length } = texts[0]!.tokens;
   const { placement } = model.settings;

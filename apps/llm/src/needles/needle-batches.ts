@@ -12,36 +12,39 @@ import {
   questionLength,
 } from "./needle-text.ts";
 
-/** What the rows of a training are drawn from. */
+/** Source of the rows of a training. */
 export interface NeedleSource {
   readonly tokens: FactTokens;
   /** Other text, without end tokens. */
   readonly filler: ArrayLike<number>;
-  /** Whether keys are those that no training has. */
+  /** Whether only keys that do not occur in training are used. */
   readonly usesUnseenKeysOnly: boolean;
 }
 
 export interface NeedleBatchOptions {
   readonly rowOptionsForStep: (step: number) => NeedleRowOptions;
-  /** Rows of a step, where they are long. */
+  /** Number of rows of a step, if they are long. */
   readonly batch: number;
   readonly seed: number;
   readonly placement: "zigzag" | "contiguous" | PlacementFunction;
 }
 
-/** Anywhere, but at either end for one fact of twelve each: nearly none would be just before the questions else. */
+/** Returns a random depth. One fact in twelve is at either end, because otherwise almost none would be just there. */
 function drawDepth(random: Random): number {
   return Math.min(1, Math.max(0, 1.2 * random.uniform() - 0.1));
 }
 
-/** A row: other text from anywhere, facts anywhere in it, and questions at its end, in any order, for each fact equally often. */
+/**
+ * Returns a row of other text from a random position, with facts at random depths and questions in random order at its
+ * end. There are equally many questions for each fact.
+ */
 export function drawNeedleRow(
   source: NeedleSource,
   { length, maxFacts, questionMode }: NeedleRowOptions,
   random: Random,
 ): NeedleText {
   const { tokens, filler, usesUnseenKeysOnly } = source;
-  // As many questions fit as facts; the last one lacks its value.
+  // The row must have room for as many questions as facts. The last question has no value.
   const maxRowFacts = Math.min(maxFacts, Math.floor((length + factLength - questionLength) / (2 * factLength)));
   const numFacts = Math.min(maxRowFacts, 2 + random.integer(maxFacts - 1));
   const facts = drawFacts(
@@ -65,7 +68,7 @@ export function drawNeedleRow(
   return createNeedleText(needleParts, tokens);
 }
 
-/** Rows that follow from the seed and the step alone: on every mesh the same, and after a restart. */
+/** Batches of rows that depend only on the seed and the step. They are the same on every mesh and after a restart. */
 export class NeedleBatches implements Batches<number> {
   readonly #ctx: Context;
   readonly #source: NeedleSource;
@@ -93,7 +96,8 @@ export class NeedleBatches implements Batches<number> {
       const text = drawNeedleRow(this.#source, rowOptions, random);
       tokens.set(text.tokens, row * length);
       for (const [i, questionPosition] of text.questionPositions.entries()) {
-        // A key's second word follows from the first as a value does from both: the easier match, of one token, comes first.
+        // A key's second word can be predicted from the first, as a value from both. This easier match of one token is
+        // learned first.
         labels[row * length + questionPosition - 1] = text.tokens[questionPosition]!;
         labels[row * length + questionPosition] = text.answers[i]!;
       }

@@ -1,28 +1,30 @@
 import type { Tokenizer } from "@mosaic/models";
 import type { Random } from "@mosaic/program";
 
-// A fact is "(key key value)", each of one token: two words of the books and a digit or capital, "( God hand7)". A question lacks the value.
+// A fact is "(key key value)", each one token: two words of the books and a digit or capital, "( God hand7)". A
+// question
+// has no value.
 
-/** The tokens that facts are made of. */
+/** The tokens of which facts consist. */
 export interface FactTokens {
   readonly openTokenId: number;
   readonly closeTokenId: number;
-  /** Tokens of a space and letters: the words of keys. */
+  /** Tokens of a space and letters, which are the words of keys. */
   readonly words: readonly number[];
   /** Tokens of one digit or capital. */
   readonly values: readonly number[];
 }
 
-/** The words of a key, by their numbers in `FactTokens.words`, and its value, by its number in `FactTokens.values`. */
+/** The words of a key, as indices into `FactTokens.words`, and its value, as an index into `FactTokens.values`. */
 export interface Fact {
   readonly key: readonly [number, number];
   readonly value: number;
 }
 
-/** Tokens of a fact, and of a question. */
+/** Number of tokens in a fact, and in a question. */
 export const [factLength, questionLength] = [5, 3] as const;
 
-/** The tokens that facts are made of, in a tokenizer's vocabulary. */
+/** Finds the tokens of facts in a tokenizer's vocabulary. */
 export function findFactTokens(tokenizer: Tokenizer): FactTokens {
   const ids = Array.from({ length: tokenizer.vocabSize() }, (_, id) => id);
   const words = ids.filter((id) => /^ [A-Za-z]+$/.test(tokenizer.decode([id])));
@@ -31,15 +33,15 @@ export function findFactTokens(tokenizer: Tokenizer): FactTokens {
   return { openTokenId: encodeCharacter("("), closeTokenId: encodeCharacter(")"), words, values };
 }
 
-/** One key of so many is unseen: no text of a training has it. */
+/** One in this many keys is unseen: it occurs in no training text. */
 const UNSEEN_DIVISOR = 4;
 
-/** Whether a key is kept out of the training. It follows from the key alone, so that it is so for every seed. */
+/** Returns whether a key is excluded from training. It depends on the key only, so it is the same for every seed. */
 export function isUnseen([firstWord, secondWord]: Fact["key"]): boolean {
   return ((Math.imul(firstWord + 1, 0x9e3779b1) ^ Math.imul(secondWord + 1, 0x85ebca6b)) >>> 16) % UNSEEN_DIVISOR === 0;
 }
 
-/** So many facts with different keys, either all unseen or none. Values differ as long as there are others. */
+/** Returns `count` facts with different keys, either all unseen or none. Values repeat only after all are used. */
 export function drawFacts(
   count: number,
   {
@@ -63,28 +65,28 @@ export function drawFacts(
   return [...facts.values()];
 }
 
-/** A text with facts, and the questions at its end. */
+/** A text with facts, and questions at its end. */
 export interface NeedleText {
   readonly tokens: readonly number[];
-  /** Where the answer of each question is due: the index of the question's last token. */
+  /** Index of the last token of each question, at which the answer is predicted. */
   readonly questionPositions: readonly number[];
-  /** The token that is due there. */
+  /** Expected token of each answer. */
   readonly answers: readonly number[];
 }
 
-/** What a text is made of. */
+/** Parts of a text. */
 export interface NeedleParts {
-  /** Tokens of other text, at least as many as the text has. */
+  /** Tokens of other text, at least `length` many. */
   readonly filler: ArrayLike<number>;
   readonly facts: readonly Fact[];
-  /** Where each fact stands: 0, at the begin of the text, to 1, before the questions. */
+  /** Depth of each fact, from 0 at the beginning of the text to 1 before the questions. */
   readonly depths: readonly number[];
-  /** The facts that are asked for, by their numbers. All but the last are answered. */
+  /** Indices of the facts that are asked for. All questions but the last are answered. */
   readonly askedFactIndices: readonly number[];
   readonly length: number;
 }
 
-/** A text of `length` tokens: other text, facts in it at their depths, and at the end the questions, one after another. */
+/** Creates a text of `length` tokens: other text with facts at their depths, followed by the questions. */
 export function createNeedleText(
   { filler, facts, depths, askedFactIndices, length }: NeedleParts,
   factTokens: FactTokens,

@@ -6,12 +6,13 @@ const loopbackNames: readonly string[] = ["localhost", "127.0.0.1", "[::1]"];
 
 export const isLoopback = (host: string): boolean => loopbackNames.includes(host) || host === "::1";
 
-/** `localhost:8000` → `localhost`, `[::1]:8000` → `[::1]`. */
+/** Removes the port: `localhost:8000` → `localhost`, `[::1]:8000` → `[::1]`. */
 const removePort = (host: string): string => host.replace(/:\d+$/, "").toLowerCase();
 
 /**
- * Refuses pages of other sites. A browser lets any page send requests to this machine; on the loopback, a name that is none of its own is that of a site whose
- * address was changed to it (DNS rebinding).
+ * Rejects requests from pages of other sites, because a browser lets any page send requests to this machine. On the
+ * loopback interface, a host name other than its own belongs to a site whose address was changed to the loopback
+ * address (DNS rebinding).
  *
  * @throws ApiError, 403.
  */
@@ -32,7 +33,8 @@ export function checkHostAndOrigin({ headers }: IncomingMessage, host: string): 
 const digest = (text: string): Buffer => createHash("sha256").update(text).digest();
 
 /**
- * Checks `Authorization: Bearer KEY`, in a time that does not depend on how much of the key is right. An empty key admits all.
+ * Checks `Authorization: Bearer KEY`, in a time that does not depend on how much of the key is correct. With an empty
+ * `key`, all requests are accepted.
  *
  * @throws ApiError, 401.
  */
@@ -50,13 +52,17 @@ export function checkKey({ headers }: IncomingMessage, key: string): void {
   );
 }
 
-/** A body that exceeds the limit is read so much further, for its answer to arrive, before the connection is cut. */
+/**
+ * Bytes beyond the limit of a body that are read, so that the client receives the error, before the connection is
+ * closed.
+ */
 const MAX_DISCARDED_BYTES = 64 * 2 ** 20;
 
 /**
- * The body of a request, in UTF-8 JSON.
+ * Reads the body of a request, in UTF-8 JSON.
  *
- * @throws ApiError, 413 beyond `maxBytes` and 415 for another type: a page of another site can send that one without a preflight request.
+ * @throws ApiError, 413 beyond `maxBytes` and 415 for another type, because a page of another site can send other types
+ * without a preflight request.
  */
 export async function readBody(request: IncomingMessage, maxBytes: number): Promise<string> {
   const contentType = request.headers["content-type"] ?? "";

@@ -4,7 +4,7 @@ import type { RequestKind, TextRequest } from "./request.ts";
 
 type FinishReason = TextPiece["finishReason"];
 
-/** OpenAI's objects for one text: whole, or in the chunks of a stream. Counts the tokens that it is given. */
+/** OpenAI's response objects for one text: complete, or in the chunks of a stream. Counts the generated tokens. */
 export class Answer {
   readonly #kind: RequestKind;
   readonly #promptTokens: number;
@@ -30,7 +30,7 @@ export class Answer {
     this.#finishReason = finishReason;
   }
 
-  /** The whole answer. */
+  /** Returns the complete response. */
   toResponse(): object {
     const message = { role: "assistant", content: this.#text, refusal: null };
     const choiceContent = this.#kind === "chat" ? { message } : { text: this.#text };
@@ -39,12 +39,12 @@ export class Answer {
     });
   }
 
-  /** The chunk before the first piece; a completion has none. */
+  /** Returns the chunk before the first piece. A completion has none. */
   openingChunks(): readonly object[] {
     return this.#kind === "chat" ? [this.#createChunk({ delta: { role: "assistant", content: "" } }, null)] : [];
   }
 
-  /** The chunks of a piece: none for one without text, unless it is the last. */
+  /** Returns the chunks of a piece, or none for a piece without text that is not the last. */
   chunks({ text, finishReason }: TextPiece): readonly object[] {
     const content = this.#kind === "chat" ? { delta: { content: text } } : { text };
     if (finishReason === null) return text === "" ? [] : [this.#createChunk(content, null)];

@@ -1,9 +1,9 @@
-/** An answer other than 200, in the form of OpenAI's API. */
+/** A response with a status other than 200, in the format of OpenAI's API. */
 export class ApiError extends Error {
   override readonly name: string = "ApiError";
   readonly status: number;
   readonly code: string | null;
-  /** The field of the request that is at fault. */
+  /** The invalid field of the request. */
   readonly param: string | null;
   readonly headers: Readonly<Record<string, string>>;
 
@@ -23,7 +23,7 @@ export class ApiError extends Error {
     this.headers = headers;
   }
 
-  /** What the body, or an event of a stream, holds. */
+  /** Returns the content of the response body or of a stream event. */
   toJSON(): object {
     const { message, param, code } = this;
     return { error: { message, type: errorType(this.status), param, code } };
@@ -36,12 +36,12 @@ function errorType(status: number): string {
   return status < 500 ? "invalid_request_error" : "server_error";
 }
 
-/** 400: a field that is missing, wrong or not supported. */
+/** Returns an error 400 for a field that is missing, invalid or not supported. */
 export function invalidFieldError(param: string, message: string, code: string | null = null): ApiError {
   return new ApiError(400, message, { param, code });
 }
 
-/** 503: the ranks cannot generate now. */
+/** Returns an error 503, because the ranks currently cannot generate. */
 export function unavailableError(message: string): ApiError {
   return new ApiError(503, message, { code: "service_unavailable", headers: { "retry-after": "2" } });
 }

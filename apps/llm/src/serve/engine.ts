@@ -1,7 +1,7 @@
 import { ApiError, unavailableError } from "./api-error.ts";
 import type { Channel, RankMessage, RankStats, ServerMessage, TextOptions, TextPiece } from "./messages.ts";
 
-/** Who receives a text. Nothing follows an error, or a piece with a finish reason. */
+/** Receiver of a text. No call follows an error or a piece with a finish reason. */
 export interface TextListener {
   onPiece(piece: TextPiece): void;
   onError(error: ApiError): void;
@@ -15,8 +15,9 @@ interface SubmittedRequest {
 type RankChannel = Channel<ServerMessage, RankMessage>;
 
 /**
- * Texts that wait, in order, and those that the ranks generate. It lives beside the server, so that what waits outlives the ranks: when they
- * are lost, texts under way end with 503, and the others go to the ranks that are started next.
+ * Queue of waiting texts, and the texts that the ranks generate. It runs in the process of the server, so that waiting
+ * texts outlive the ranks. If the ranks are lost, running texts fail with 503, and waiting texts are sent to the ranks
+ * that are started next.
  */
 export class Engine {
   readonly #maxRunningRequests: number;
@@ -37,7 +38,7 @@ export class Engine {
     this.#maxWaitingRequests = maxWaitingRequests;
   }
 
-  /** Whether ranks are there that generate. */
+  /** Whether ranks are attached and can generate. */
   get isReady(): boolean {
     return this.#channel !== undefined && !this.#isStopping;
   }
@@ -51,7 +52,7 @@ export class Engine {
   }
 
   /**
-   * A text more; returns what cancels it.
+   * Submits a text. Returns a function that cancels it.
    *
    * @throws ApiError, 429 for a full queue and 503 without ranks.
    */
@@ -71,7 +72,7 @@ export class Engine {
     return () => this.#cancel(id);
   }
 
-  /** What rank 0 reports of itself; null without ranks. */
+  /** Returns the statistics of rank 0, or null without ranks. */
   stats(): Promise<RankStats | null> {
     const channel = this.#channel;
     if (!channel) return Promise.resolve(null);
@@ -82,14 +83,14 @@ export class Engine {
     });
   }
 
-  /** Ranks are ready; texts go to them. */
+  /** Attaches ranks that are ready, and sends texts to them. */
   attach(channel: RankChannel): void {
     this.#channel = channel;
     if (this.#isStopping) channel.send({ type: "stop" });
     this.#dispatch();
   }
 
-  /** A message of the ranks. */
+  /** Processes a message of the ranks. */
   receive(message: RankMessage): void {
     if (message.type === "ready") return;
     if (message.type === "stats") {
@@ -97,7 +98,7 @@ export class Engine {
       this.#statsResolvers.delete(message.id);
       return;
     }
-    // One that was cancelled may have been under way.
+    // A message for a cancelled request may have been in flight.
     const request = this.#runningRequests.get(message.id);
     if (!request) return;
     if (message.type === "failed") {
@@ -109,7 +110,7 @@ export class Engine {
     request.listener.onPiece(message);
   }
 
-  /** The ranks are lost: 503 for the texts under way. */
+  /** Detaches ranks that are lost. Running texts fail with 503. */
   detach(reason: string): void {
     this.#channel = undefined;
     for (const resolve of this.#statsResolvers.values()) resolve(null);
@@ -120,14 +121,17 @@ export class Engine {
     this.#onDrained();
   }
 
-  /** No ranks follow: 503 for those that wait, too. */
+  /** Detaches ranks that are not restarted. Waiting texts fail with 503, too. */
   fail(reason: string): void {
     this.#isStopping = true;
     this.detach(reason);
     this.#rejectWaiting(reason);
   }
 
-  /** Takes no texts any more, and ends the ranks when those under way have ended. Resolves to false if the ranks were lost. */
+  /**
+   * Rejects new texts, and stops the ranks once the running texts are complete. Resolves to false if the ranks were
+   * lost.
+   */
   async stop(): Promise<boolean> {
     this.#isStopping = true;
     this.#rejectWaiting("the server is shutting down");

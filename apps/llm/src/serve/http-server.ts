@@ -7,21 +7,21 @@ import type { Engine } from "./engine.ts";
 import { parseRequest, type RequestKind } from "./request.ts";
 import type { ServedModel } from "./served-model.ts";
 
-/** What requests may. */
+/** Requirements and limits of requests. */
 export interface RequestRules {
   /** The address that the server listens on. */
   readonly host: string;
-  /** Empty: none is required. */
+  /** API key. If empty, no key is required. */
   readonly key: string;
   readonly maxBodyBytes: number;
-  /** From a request's arrival to the end of its text. */
+  /** Maximum time from a request's arrival to the end of its text. */
   readonly deadlineMs: number;
 }
 
 export interface HttpServerOptions {
   readonly engine: Engine;
   readonly model: ServedModel;
-  /** The page at /, which requires no key: it asks for it. */
+  /** The page at /. It requires no key, because it prompts for the key. */
   readonly page: string;
   readonly rules: RequestRules;
 }
@@ -45,10 +45,10 @@ const routes: Readonly<Record<string, Route>> = {
   "/v1/chat/completions": { method: "POST", handle: (exchange) => generate(exchange, "chat") },
 };
 
-/** The server of OpenAI's API: reads and checks requests, and writes what the engine's ranks generate. */
+/** Creates a server of OpenAI's API. It parses and checks requests, and writes the text that the ranks generate. */
 export function createHttpServer(options: HttpServerOptions): Server {
   const server = createServer((request, response) => {
-    // A server that is closing waits for no connection that is kept alive.
+    // A server that is closing must not wait for keep-alive connections.
     response.on("close", () => setImmediate(() => server.listening || server.closeIdleConnections()));
     void handleRequest({ ...options, request, response });
   });
@@ -90,10 +90,10 @@ function sendJson(response: ServerResponse, status: number, body: object): void 
   response.end(`${JSON.stringify(body)}\n`);
 }
 
-/** A refusal; of a stream that has begun, an event, after which it ends without [DONE]. */
+/** Sends an error response. For a stream that has begun, sends an error event and ends the stream without [DONE]. */
 function sendError({ request, response }: Exchange, cause: unknown): void {
   const isApiError = cause instanceof ApiError;
-  // A client that went away while it sent its body gets no answer.
+  // A client that disconnected while it sent its body receives no response.
   if (!isApiError && request.destroyed && !request.complete) return;
   const error = isApiError ? cause : new ApiError(500, "internal server error");
   if (!isApiError) process.stderr.write(`${(cause as Error).stack}\n`);
@@ -102,7 +102,7 @@ function sendError({ request, response }: Exchange, cause: unknown): void {
     return;
   }
   for (const [name, value] of Object.entries(error.headers)) response.setHeader(name, value);
-  // A body that was not read must not be taken for the next request.
+  // A body that was not read must not be parsed as the next request.
   if (!request.complete) response.setHeader("connection", "close");
   sendJson(response, error.status, error);
 }
@@ -130,7 +130,7 @@ async function sendHealth({ response, engine }: Exchange): Promise<void> {
   sendJson(response, status === "ready" ? 200 : 503, { status, running, waiting, ranks });
 }
 
-/** The page runs its own script alone, and reaches this server alone. */
+/** Sends the page, with a policy that permits only its own script and only connections to this server. */
 function sendPage({ response, page }: Exchange): void {
   const hashInlineBlock = (tag: string): string => {
     const [, text = ""] = new RegExp(`<${tag}>([^]*?)</${tag}>`).exec(page) ?? [];
@@ -162,7 +162,7 @@ async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
       onPiece(piece) {
         answer.append(piece);
         if (textRequest.isStreamed) {
-          // Until the first token the status is open: a rank that is lost before gives 503.
+          // The status is not sent before the first token, so that a rank lost before then results in 503.
           if (!response.headersSent) {
             response.writeHead(200, { "content-type": "text/event-stream" });
             send(answer.openingChunks());

@@ -1,32 +1,32 @@
-/** What a load is made of. */
+/** Settings of a load. */
 export interface LoadSettings {
   readonly url: string;
   readonly model: string;
-  /** Requests at once. */
+  /** Number of concurrent requests. */
   readonly clients: number;
-  /** All of them, those that are cancelled and those that are malformed included. */
+  /** Total number of requests, including cancelled and malformed ones. */
   readonly requests: number;
-  /** So many are cancelled when half of their tokens have come. */
+  /** Number of requests that are cancelled once half of their tokens have been received. */
   readonly numCancelled: number;
   readonly numMalformed: number;
-  /** Tokens of each text. */
+  /** Number of tokens of each text. */
   readonly tokens: number;
 }
 
-/** What came of a load. */
+/** Results of a load. */
 export interface LoadReport {
-  /** Whole texts, each as it is alone. */
+  /** Number of complete texts. Each must equal the text of the same request alone. */
   readonly completed: number;
   readonly cancelled: number;
-  /** How many malformed requests got each status. */
+  /** Number of malformed requests by expected status. */
   readonly refused: Readonly<Record<string, number>>;
-  /** What should not have happened. */
+  /** Descriptions of unexpected results. */
   readonly faults: readonly string[];
   readonly seconds: number;
   readonly tokensPerSecond: number;
-  /** Of whole texts, in milliseconds. */
+  /** Latency of complete texts, in milliseconds. */
   readonly latency: { readonly median: number; readonly p95: number; readonly longest: number };
-  /** Until the first token of a stream, in milliseconds. */
+  /** Time to the first token of a stream, in milliseconds. */
   readonly firstToken: { readonly median: number; readonly p95: number; readonly longest: number };
 }
 
@@ -34,7 +34,7 @@ const prompts = ["In the beginning", "And it came to pass", "The LORD", "Blessed
 
 const jsonHeaders = { "content-type": "application/json" };
 
-/** What is wrong with a request, and the status that it gets. */
+/** Returns malformed requests and the status with which each is rejected. */
 const createMalformedRequests = (
   model: string,
 ): readonly (readonly [status: number, path: string, init: RequestInit])[] => {
@@ -63,7 +63,7 @@ const createMalformedRequests = (
 
 type LoadRequestKind = "whole" | "stream" | "cancelled" | "malformed";
 
-/** What each of the requests is: the kinds mixed evenly. */
+/** Returns the kind of each request. The kinds are mixed evenly. */
 function assignKinds({ requests, numCancelled, numMalformed }: LoadSettings): readonly LoadRequestKind[] {
   const kinds = Array.from({ length: requests }, (_, i): LoadRequestKind => (i % 2 === 0 ? "whole" : "stream"));
   const assignKindEvenly = (kind: LoadRequestKind, count: number): void => {
@@ -77,7 +77,7 @@ function assignKinds({ requests, numCancelled, numMalformed }: LoadSettings): re
   return kinds;
 }
 
-/** The JSON of each event of a stream, without [DONE]. */
+/** Yields the JSON of each event of a stream, without [DONE]. */
 export async function* readEvents(response: Response): AsyncGenerator<StreamEvent> {
   let bufferedText = "";
   for await (const value of response.body!.pipeThrough(new TextDecoderStream())) {
@@ -88,7 +88,7 @@ export async function* readEvents(response: Response): AsyncGenerator<StreamEven
   }
 }
 
-/** What an event holds of a text. */
+/** Content of a stream event. */
 export interface StreamEvent {
   readonly choices?: readonly {
     readonly text?: string;
@@ -108,7 +108,7 @@ async function throwStatus(response: Response): Promise<never> {
   throw new Error(`expected status 200, received ${response.status}: ${await response.text()}`);
 }
 
-/** Sends requests of all kinds, and compares each text with what the same request gives when the server has nothing else to do. */
+/** Sends requests of all kinds, and compares each text with that of the same request on an otherwise idle server. */
 export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
   const { url, model, clients, tokens } = settings;
   const createBody = (i: number): object => ({
@@ -124,7 +124,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     generatedTokens += usage.completion_tokens;
     return `${choices[0]!.text} ${choices[0]!.finish_reason} ${usage.completion_tokens}`;
   };
-  /** Leaves after so many events, which closes the connection. */
+  /** Stops after `maxEvents` events, which closes the connection. */
   const requestStreamedText = async (i: number, maxEvents = Infinity): Promise<string> => {
     const startTime = performance.now();
     const response = await postCompletion({ ...createBody(i), stream: true, stream_options: { include_usage: true } });
@@ -144,7 +144,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
   const [latencies, firstTokenTimes, faults]: [number[], number[], string[]] = [[], [], []];
   const refusalCountsByStatus: Record<string, number> = {};
   let [generatedTokens, numCompleted, numCancelled] = [0, 0, 0];
-  // Prompts and temperatures repeat after so many requests.
+  // Prompts and temperatures repeat after 3 · prompts.length requests.
   const soloTexts: string[] = [];
   for (let i = 0; i < 3 * prompts.length; i++) soloTexts.push(await requestWholeText(i));
   [generatedTokens, firstTokenTimes.length] = [0, 0];
@@ -166,7 +166,7 @@ export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
     }
     if (kind === "cancelled") {
       const streamOutcome = await requestStreamedText(i, tokens / 2);
-      // A text may end before its half, by an end token.
+      // An end token may complete a text before half of its tokens.
       if (streamOutcome === "cancelled" || streamOutcome === soloTexts[i % soloTexts.length]) numCancelled++;
       else
         faults.push(

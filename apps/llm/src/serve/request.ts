@@ -4,12 +4,12 @@ import { ApiError, invalidFieldError } from "./api-error.ts";
 import type { TextOptions } from "./messages.ts";
 import type { ServedModel } from "./served-model.ts";
 
-/** A request for a text, checked. */
+/** A validated request for a text. */
 export interface TextRequest {
   readonly kind: RequestKind;
   readonly options: TextOptions;
   readonly isStreamed: boolean;
-  /** Whether a stream ends in an event with the usage. */
+  /** Whether the last event of a stream contains the usage. */
   readonly includesUsage: boolean;
 }
 
@@ -20,12 +20,12 @@ type JsonObject = Readonly<Record<string, unknown>>;
 const isJsonObject = (value: unknown): value is JsonObject =>
   typeof value === "object" && value !== null && !Array.isArray(value);
 
-/** Completions end after so many tokens unless the request names another number, as OpenAI's do. */
+/** Default maximum of tokens in a completion, as in OpenAI's API. */
 const DEFAULT_COMPLETION_TOKENS = 16;
 const DEFAULT_CHAT_TOKENS = 256;
 const MAX_STOP_STRINGS = 4;
 
-/** Fields that the server ignores or takes in one value only, which means the same as their absence. */
+/** Fields that the server ignores, or for which it accepts only the value that is equivalent to their absence. */
 const restrictedFields: Readonly<
   Record<string, { readonly accepts: (value: unknown) => boolean; readonly expected: string; readonly remedy?: string }>
 > = {
@@ -57,9 +57,9 @@ function isEmptyValue(value: unknown): boolean {
 }
 
 /**
- * The text that a body of /v1/completions or /v1/chat/completions requests. null is as good as absent.
+ * Parses a body of /v1/completions or /v1/chat/completions. A field that is null is treated as absent.
  *
- * @throws ApiError, 400 for what is wrong or not supported, 404 for another model.
+ * @throws ApiError, 400 for an invalid or unsupported field, 404 for another model.
  */
 export function parseRequest(kind: RequestKind, body: string, model: ServedModel): TextRequest {
   const fields = new RequestFields(parseBody(body));
@@ -95,7 +95,9 @@ function parseIncludeUsage(fields: RequestFields): boolean {
   throw invalidFieldError("stream_options", message);
 }
 
-/** Refuses fields of an object within the request that have a value, `param` is the request's own field. */
+/**
+ * Rejects unknown fields of an object in the request unless they are null. `param` is the request's top-level field.
+ */
 function rejectUnknownFields(where: string, otherFields: JsonObject, param: string): void {
   const name = Object.keys(otherFields).find((each) => otherFields[each] !== null);
   if (name === undefined) return;
@@ -151,7 +153,7 @@ class RequestFields {
     return this.getField(name, isInBounds, expected) as number | undefined;
   }
 
-  /** Refuses what the server does not have: a client may depend on it. */
+  /** Rejects fields and values that the server does not support, because a client may depend on them. */
   rejectUnsupportedFields(kind: RequestKind): void {
     for (const [name, value] of Object.entries(this.#json)) {
       if (value === null) continue;
@@ -221,7 +223,7 @@ function parseStopStrings(fields: RequestFields): readonly string[] {
   return ([] as string[]).concat((stop as string | string[] | undefined) ?? []);
 }
 
-/** A text or its tokens, or an array with one of either. */
+/** Returns the tokens of a prompt: a text or its tokens, or an array with one of either. */
 function parsePromptTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
   const isTokenId = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) >= 0;
   const areTokenIds = (value: unknown): boolean => Array.isArray(value) && value.every(isTokenId);
@@ -274,10 +276,10 @@ function parseChatTokens(fields: RequestFields, { tokenizer, vocabSize }: Served
   );
 }
 
-/** Fields of the messages that clients have from other servers, which are empty where there are no tools. */
+/** Message fields that clients copy from responses of other servers. They are empty if there are no tools. */
 const emptyMessageFields: readonly string[] = ["tool_calls", "annotations"];
 
-/** Parts of a content are one text. */
+/** Parses a message. The parts of its content are concatenated to one text. */
 function toMessage(value: unknown, index: number): ChatMessage {
   const fieldName = `messages[${index}]`;
   if (!isJsonObject(value) || typeof value["role"] !== "string") {

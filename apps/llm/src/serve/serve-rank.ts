@@ -6,7 +6,7 @@ import { openModel } from "../model-folder.ts";
 import type { BackendName } from "../settings.ts";
 import { Channel, type RankMessage, type ServerMessage, type TextOptions } from "./messages.ts";
 
-/** What each rank is given. */
+/** Settings of each rank. */
 export interface ServeRankSettings {
   readonly model: string;
   readonly backend: BackendName;
@@ -14,13 +14,13 @@ export interface ServeRankSettings {
   readonly seed: number;
   /** The path of the server's socket, to which rank 0 connects. */
   readonly socket: string;
-  /** Texts at a time. */
+  /** Maximum number of concurrent texts. */
   readonly batch: number;
-  /** Tokens of all of them. */
+  /** Size of the KV cache in tokens, over all texts. */
   readonly cacheTokens: number;
 }
 
-/** Generates what the server sends to rank 0, until it sends a stop. Collective. */
+/** Generates texts for the requests that the server sends to rank 0, until it sends a stop. Collective. */
 export async function serveModel(ctx: Context, settings: ServeRankSettings): Promise<void> {
   const { model: folder, backend, batch: maxSequences, cacheTokens: maxTokens, socket } = settings;
   using model = await openModel(ctx, folder, backend);
@@ -42,7 +42,7 @@ export async function serveModel(ctx: Context, settings: ServeRankSettings): Pro
         channel.send({ type: "stats", id: message.id, stats });
       }
     },
-    // Without a server there is nothing to do: texts end, and so do the ranks.
+    // Without a server, all texts are cancelled and the ranks stop.
     onClose() {
       for (const stream of streams.values()) void stream.return();
       scheduler.stop();
@@ -55,7 +55,8 @@ export async function serveModel(ctx: Context, settings: ServeRankSettings): Pro
       streams.set(id, stream);
       for await (const { text, finishReason } of stream) channel.send({ type: "token", id, text, finishReason });
     } catch (error) {
-      // The server answers once the launcher has reported the lost rank: 503, as the request may be sent again.
+      // The server responds once the launcher has reported the lost rank, with 503 because the request may be sent
+      // again.
       if (error instanceof PeerLostError) return;
       channel.send({ type: "failed", id, message: (error as Error).message, isRefused: stream === undefined });
     } finally {

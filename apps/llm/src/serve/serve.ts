@@ -12,13 +12,13 @@ import { Channel, type RankMessage, type ServerMessage } from "./messages.ts";
 import { readServedModel } from "./served-model.ts";
 import type { ServeRankSettings } from "./serve-rank.ts";
 
-/** What a server is made of beside its settings. */
+/** Options of a server in addition to its settings. */
 export interface ServeOptions {
   /** The program of the ranks. */
   readonly entry: URL;
   /** The page at /. */
   readonly page: URL;
-  /** Called when ranks are ready, at first and after each restart. */
+  /** Called when ranks are ready, after the first start and after each restart. */
   readonly onReady?: () => void;
   readonly launchOptions?: Pick<RankLaunchOptions<never>, "onEvent" | "restartBackoffMs" | "minUptimeMs">;
 }
@@ -26,20 +26,22 @@ export interface ServeOptions {
 /** A server that listens. */
 export interface RunningServer {
   readonly url: string;
-  /** Resolves when it was stopped; rejects with a RanksFailedError when its ranks failed for good. */
+  /**
+   * Resolves when the server has stopped. Rejects with a RanksFailedError if its ranks failed and are not restarted.
+   */
   readonly completion: Promise<void>;
-  /** Finishes the texts under way, at most for the grace period; the others get 503. */
+  /** Completes running texts within the grace period. Waiting texts fail with 503. */
   stop(): void;
-  /** Ends everything now. */
+  /** Terminates the ranks at once. */
   kill(): void;
 }
 
-/** Restarts are limited by two failures in a row at their start, not by their number. */
+/** Restarts are limited by two consecutive failures at start-up, not by their number. */
 const MAX_RESTARTS = 1_000_000;
 
 /**
- * Serves a folder's model. The HTTP server is in this process, which has started the ranks: these can neither block it nor take it with them, so
- * that it answers while they are restarted.
+ * Serves a folder's model. The HTTP server runs in this process, which starts the ranks as other processes. Ranks can
+ * therefore neither block nor crash it, and it responds while they are restarted.
  *
  * @throws UsageError for a folder without a model, and for an address that is not available.
  */
@@ -85,7 +87,7 @@ export async function serve(settings: ServeSettings, options: ServeOptions): Pro
     const timer = setTimeout(kill, grace * 1000);
     void completion.catch(() => {}).finally(() => clearTimeout(timer));
     void closeHttp();
-    // Ranks that are being started have no text to finish.
+    // Ranks that are being started have no text to complete.
     if (engine.isReady) void engine.stop().then((hasRanks) => hasRanks || kill());
     else kill();
   };
@@ -105,7 +107,7 @@ async function listen(httpServer: HttpServer, host: string, port: number): Promi
   }
 }
 
-/** Where rank 0 of each attempt connects. */
+/** Creates the server to which rank 0 connects after each start. */
 function createRankServer(engine: Engine, onReady: () => void): Server {
   let readyChannel: Channel<ServerMessage, RankMessage> | undefined;
   return createServer((socket) => {
@@ -144,7 +146,7 @@ async function runRanks(
     onEvent(event) {
       options.launchOptions?.onEvent?.(event);
       if (event.type !== "exit" || event.code === 0) return;
-      // Sooner than by the socket of rank 0, which may not be the one that died.
+      // Earlier than the socket of rank 0 would report it, because another rank may have died.
       engine.detach(`rank ${event.rank} was lost; restarting all ranks`);
     },
   });

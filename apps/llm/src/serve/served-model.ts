@@ -3,15 +3,15 @@ import { basename, join, resolve } from "node:path";
 import { loadTokenizer, parseConfig, type Tokenizer } from "@mosaic/models";
 import { UsageError } from "../settings.ts";
 
-/** What the server has of the model: all but its weights. */
+/** Properties of the served model. The server does not load its weights. */
 export interface ServedModel {
-  /** As requests name it. */
+  /** Name of the model in requests. */
   readonly name: string;
-  /** Seconds since 1970. */
+  /** Time of creation, in seconds since 1970. */
   readonly created: number;
   readonly tokenizer: Tokenizer;
   readonly vocabSize: number;
-  /** The most tokens of a text, its prompt included: the model's, or the cache's if that has fewer. */
+  /** Maximum tokens of a text, including its prompt: the smaller of the model's and the cache's maximum. */
   readonly maxLength: number;
 }
 

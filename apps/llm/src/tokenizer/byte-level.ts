@@ -1,14 +1,14 @@
-// Texts as GPT-2 cuts them: words with the space before them, each byte written as a printable character.
+// Splits texts as GPT-2 does: into words with the preceding space, with each byte represented by a printable character.
 
-/** Hugging Face's ByteLevel: contractions, words, numbers, signs, white space. */
+/** Pattern of Hugging Face's ByteLevel: contractions, words, numbers, punctuation, white space. */
 const wordPattern = /'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+/gu;
 
-/** The words of a text; together they are the text. */
+/** Splits a text into words, whose concatenation is the text. */
 export function splitWords(text: string): readonly string[] {
   return text.match(wordPattern) ?? [];
 }
 
-/** The character of each byte: itself where it is printable, else one from 256 on. */
+/** The character of each byte: the byte itself if it is printable, else a character from 256 on. */
 const byteToCharacter: readonly string[] = (() => {
   const isPrintable = (byte: number): boolean => (byte >= 33 && byte <= 126) || (byte >= 161 && byte !== 173);
   let nextCodePoint = 256;
@@ -18,7 +18,7 @@ const byteToCharacter: readonly string[] = (() => {
 /** All 256 characters, in the order of their code points. */
 export const alphabet: readonly string[] = byteToCharacter.toSorted((a, b) => a.codePointAt(0)! - b.codePointAt(0)!);
 
-/** A word by the characters of its bytes. */
+/** Returns the characters of a word's bytes. */
 export function byteCharacters(word: string): readonly string[] {
   return [...new TextEncoder().encode(word)].map((byte) => byteToCharacter[byte]!);
 }

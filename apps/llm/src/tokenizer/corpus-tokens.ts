@@ -3,7 +3,7 @@ import type { Book, Corpus } from "../corpus.ts";
 import { splitWords } from "./byte-level.ts";
 import { endToken, toTokenizerJson, trainBytePairs } from "./train-bpe.ts";
 
-/** A corpus as tokens; every book ends with the end token. */
+/** Tokens of a corpus. Every book ends with the end token. */
 export interface CorpusTokens {
   readonly tokenizer: Tokenizer;
   /** tokenizer.json and tokenizer_config.json. */
@@ -12,7 +12,7 @@ export interface CorpusTokens {
   readonly heldOut: readonly (readonly number[])[];
 }
 
-/** Trains a tokenizer on the books that a model is trained on, and encodes all. */
+/** Trains a tokenizer on the training books, and encodes all books. */
 export function tokenizeCorpus({ train, heldOut }: Corpus, vocabulary: number): CorpusTokens {
   const texts = train.map(({ text }) => text);
   const json = toTokenizerJson(trainBytePairs(texts, vocabulary));
@@ -22,14 +22,14 @@ export function tokenizeCorpus({ train, heldOut }: Corpus, vocabulary: number): 
   return { tokenizer, tokenizerFiles, train: encodeBooks(tokenizer, train), heldOut: encodeBooks(tokenizer, heldOut) };
 }
 
-/** Books as tokens; every book ends with the end token. */
+/** Encodes books. Every book ends with the end token. */
 export function encodeBooks(tokenizer: Tokenizer, books: readonly Book[]): readonly (readonly number[])[] {
   const encode = createWordEncoder(tokenizer);
   const endTokenId = tokenizer.tokenId(endToken)!;
   return books.map(({ text }) => [...encode(text), endTokenId]);
 }
 
-/** As `tokenizer.encode`, where each distinct word is encoded once: tokens never cross the bounds of words. */
+/** Returns an equivalent of `tokenizer.encode` that encodes each distinct word once. Tokens never span two words. */
 export function createWordEncoder(tokenizer: Tokenizer): (text: string) => number[] {
   const idsByWord = new Map<string, readonly number[]>();
   return (text) =>

@@ -1,26 +1,27 @@
 import { alphabet, byteCharacters, splitWords } from "./byte-level.ts";
 
-/** The token that ends every document. */
+/** The token at the end of every document. */
 export const endToken = "</s>";
 
-/** A byte-pair tokenizer: ids by token, and pairs of tokens in the order in which they are merged. */
+/** A byte-pair tokenizer: IDs by token, and pairs of tokens in the order in which they are merged. */
 export interface BytePairs {
   readonly vocabulary: ReadonlyMap<string, number>;
   readonly merges: readonly (readonly [string, string])[];
 }
 
-/** A distinct word, as ids, and how often it occurs. */
+/** A distinct word as token IDs, and the number of its occurrences. */
 interface WordCount {
   ids: number[];
   readonly count: number;
 }
 
-/** Of pairs of ids: pairs are numbers. */
+/** Encodes a pair of IDs as one number. */
 const pairKey = (a: number, b: number): number => a * 2 ** 20 + b;
 
 /**
- * Byte-pair encoding (Sennrich et al. 2016) on bytes: the most frequent pair of neighbours becomes a token, until there are `size`; of pairs
- * that are as frequent, that with the smaller ids. The same texts give the same tokenizer, to the last byte. Words are never joined.
+ * Trains byte-pair encoding (Sennrich et al. 2016) on bytes. The most frequent pair of adjacent tokens is merged into a
+ * new token until there are `vocabSize` tokens. Of equally frequent pairs, the one with the smaller IDs is merged. The
+ * same texts give the same tokenizer, byte by byte. Merges never span two words.
  */
 export function trainBytePairs(texts: readonly string[], vocabSize: number): BytePairs {
   const tokens = [endToken, ...alphabet];
@@ -53,7 +54,7 @@ function countWords(texts: readonly string[], tokenIds: ReadonlyMap<string, numb
   }));
 }
 
-/** How often each pair of neighbours occurs, and in which words. */
+/** Number of occurrences of each pair of adjacent tokens, and the words that contain it. */
 class PairCounts {
   readonly #pairCounts = new Map<number, number>();
   readonly #wordsByPair = new Map<number, Set<WordCount>>();
@@ -75,7 +76,7 @@ class PairCounts {
     }
   }
 
-  /** A pair that occurs more than once; undefined if none does. */
+  /** Returns the most frequent pair, or undefined if no pair occurs more than once. */
   findMostFrequent(): readonly [number, number] | undefined {
     let [bestKey, maxCount] = [-1, 1];
     for (const [key, count] of this.#pairCounts) {
@@ -84,7 +85,7 @@ class PairCounts {
     return bestKey < 0 ? undefined : [Math.floor(bestKey / 2 ** 20), bestKey % 2 ** 20];
   }
 
-  /** Puts the new token in the place of the pair, in every word. */
+  /** Replaces the pair by the new token in every word. */
   merge([a, b]: readonly [number, number], mergedTokenId: number): void {
     for (const word of [...(this.#wordsByPair.get(pairKey(a, b)) ?? [])]) {
       this.#addWord(word, -1);
@@ -100,7 +101,7 @@ class PairCounts {
   }
 }
 
-/** The tokenizer as Hugging Face's tokenizer.json. */
+/** Converts the tokenizer to Hugging Face's tokenizer.json. */
 export function toTokenizerJson({ vocabulary, merges }: BytePairs): Readonly<Record<string, unknown>> {
   const byteLevel = { type: "ByteLevel", add_prefix_space: false, trim_offsets: true, use_regex: true };
   const flags = { single_word: false, lstrip: false, rstrip: false, normalized: false, special: true };
