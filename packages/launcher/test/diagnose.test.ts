@@ -256,7 +256,7 @@ describe("the report", () => {
     expect(deepReport.split("\n").length).toBeLessThan(120);
     expect(deepReport).toMatch(/\n {4}… \d+ more lines in \/logs\/5\/stderr\.log\n/);
     expect(report({ message: `${"a".repeat(1992)}😀b` })).not.toMatch(/[\ud800-\udbff](?![\udc00-\udfff])/);
-    // Lines of a message that look like frames are none.
+    // Lines of a message that look like stack frames are not treated as frames.
     const message = "bad\n    at nowhere";
     const singleReport = report({ message, stack: `Error: ${message}\n    at f (a.mjs:1:1)` });
     expect(singleReport.match(/at nowhere/g)).toHaveLength(1);

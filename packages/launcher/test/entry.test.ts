@@ -15,7 +15,7 @@ const file = (name: string, text = ""): string => {
   return name;
 };
 
-/** What stands between our own arguments and the script. */
+/** Returns the arguments between those of the launcher and the script. */
 const loaderArgs = ({ args }: Command): readonly string[] => args.slice(3, -2);
 
 describe("an entry for node", () => {
@@ -41,7 +41,7 @@ describe("an entry for node", () => {
     writeFileSync(join(tsx, "loader.mjs"), "");
     const ownLoaderArgs = ["--import", pathToFileURL(join(tsx, "loader.mjs")).href];
     expect(loaderArgs(createCommand(entry))).toEqual([...ownLoaderArgs, ...otherArgs]);
-    // Node 22 strips types, and has no `using`.
+    // Node 22 strips types but does not support `using`.
     expect(loaderArgs(createCommand(entry, { version: "22.18.0", stripsTypes: true }))).toEqual([
       ...ownLoaderArgs,
       ...otherArgs,
@@ -91,7 +91,7 @@ describe("a program", () => {
       mkdirSync(directory);
       writeFileSync(join(directory, "tool"), "#!/bin/sh\n");
     }
-    // A directory of that name is no program, however often it may be entered.
+    // A directory with that name is not a program, although its execute bit is set.
     mkdirSync(join(testDir(), "third", "tool"), { recursive: true });
     onTestFinished(() => void vi.unstubAllEnvs());
     vi.stubEnv("PATH", `${join(testDir(), "third")}:${first}:${second}`);

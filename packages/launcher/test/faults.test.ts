@@ -3,18 +3,18 @@ import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { INDEX, type ProcessOutcome, program, run, temporaryDir, testDir } from "./harness.ts";
 
-/** Where the tsx of this project is found. */
+/** Directory from which the tsx of this project is resolved. */
 const PACKAGE = join(import.meta.dirname, "..");
-/** Node of this age runs TypeScript itself; elsewhere tsx does. */
+/** Whether this version of Node runs TypeScript itself. Otherwise tsx does. */
 const stripsTypes = Boolean((process.features as { typescript?: unknown }).typescript);
 
-/** How often each fault is played. `MOSAIC_TEST_REPEAT=20` is the proof that no race is left. */
+/** Number of repetitions of each fault. `MOSAIC_TEST_REPEAT=20` is the check that no race is left. */
 const numRepeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
 
 const runFault = (faultName: string, ...options: string[]): Promise<ProcessOutcome> =>
   run(["-n", "3", ...options, program("fault.mjs"), faultName], { env: { TEST_INDEX: INDEX } });
 
-/** The report is the last thing on stderr. */
+/** Returns the report, which is the end of stderr. */
 const extractReport = (outcome: ProcessOutcome): string => outcome.stderr.slice(outcome.stderr.lastIndexOf("✖"));
 
 describe("a rank fails", { repeats: numRepeats }, () => {

@@ -9,7 +9,7 @@ export const CLI: string = join(import.meta.dirname, "../dist/cli.js");
 export const INDEX: string = join(import.meta.dirname, "../dist/index.js");
 const PROGRAMS = join(import.meta.dirname, "programs");
 
-/** What a launcher printed and how it ended. */
+/** Output and exit of a launcher. */
 export interface ProcessOutcome {
   readonly code: number | null;
   readonly signal: NodeJS.Signals | null;
@@ -18,18 +18,18 @@ export interface ProcessOutcome {
   readonly ms: number;
 }
 
-/** A launcher under way. */
+/** A running launcher. */
 export interface RunningProcess {
   readonly pid: number;
   readonly child: ChildProcess;
   readonly outcome: Promise<ProcessOutcome>;
-  /** Everything printed so far. */
+  /** Returns all output so far. */
   output(): string;
-  /** Waits until it has printed `text`, `times` times. */
+  /** Waits until the launcher has printed `text` `times` times. */
   waitForOutput(text: string, times?: number): Promise<void>;
 }
 
-/** How a launcher is started; `env` adds to a clean environment, `undefined` removes. */
+/** Options of a launcher's start. `env` adds variables to a clean environment; `undefined` removes a variable. */
 export interface StartOptions {
   readonly cwd?: string;
   readonly env?: Readonly<Record<string, string | undefined>>;
@@ -40,7 +40,7 @@ interface TestScope {
   readonly dir: string;
 }
 
-/** Every test has a mark of its own, inherited by all that it starts, and a directory for all that is written. */
+/** Each test has a unique mark, which all processes that it starts inherit, and a directory for all written files. */
 let testScope: TestScope | undefined;
 
 function currentScope(): TestScope {
@@ -53,11 +53,11 @@ function currentScope(): TestScope {
   return testScope;
 }
 
-/** A directory for this test's files. */
+/** Returns the directory for this test's files. */
 export const testDir = (): string => currentScope().dir;
-/** Where the launchers of this test put temporary files. */
+/** Returns the directory for temporary files of this test's launchers. */
 export const temporaryDir = (): string => join(currentScope().dir, "tmp");
-/** One of the programs in test/programs. */
+/** Returns the path of a program in test/programs. */
 export const program = (name: string): string => join(PROGRAMS, name);
 
 /** Starts `mosaic-run` with these arguments. */
@@ -65,7 +65,7 @@ export function mosaicRun(args: readonly string[], { cwd, env }: StartOptions = 
   return runNode([CLI, ...args], { ...(cwd === undefined ? {} : { cwd }), ...(env === undefined ? {} : { env }) });
 }
 
-/** Starts node with these arguments, as a test's user would. */
+/** Starts node with these arguments, as a user would. */
 export function runNode(args: readonly string[], { cwd, env }: StartOptions = {}): RunningProcess {
   const startTime = performance.now();
   const child = spawn(process.execPath, args, {
@@ -92,7 +92,7 @@ export function runNode(args: readonly string[], { cwd, env }: StartOptions = {}
 export const run = (args: readonly string[], start?: StartOptions): Promise<ProcessOutcome> =>
   mosaicRun(args, start).outcome;
 
-/** Waits for a condition, and reports what was the matter when it does not come. */
+/** Waits for a condition. Fails with the description if it does not become true. */
 export async function waitUntil(
   condition: () => boolean,
   describeFailure: () => string,
@@ -110,7 +110,7 @@ function cleanEnvironment(): NodeJS.ProcessEnv {
   return { ...Object.fromEntries(keptVariables), MOSAIC_RDZV_ID: mark, TMPDIR: temporaryDir() };
 }
 
-/** Living processes of this test: whatever carries its mark in its environment, the launcher itself included. */
+/** Returns the processes of this test: those with its mark in their environment, including the launcher itself. */
 export function listLivingProcesses(): number[] {
   const { mark } = currentScope();
   return readdirSync("/proc")
@@ -119,16 +119,16 @@ export function listLivingProcesses(): number[] {
     .filter((pid) => readProc(pid, "environ").includes(mark));
 }
 
-/** The living children of a process. */
+/** Returns the children of a process that are not zombies. */
 export const listChildren = (parent: number): number[] =>
   readdirSync("/proc")
     .map(Number)
     .filter((pid) => pid > 0 && readParent(pid) === parent && isAlive(pid));
 
-/** The command line of a process, words apart by spaces; empty when it is gone. */
+/** Returns the command line of a process, with words separated by spaces; empty if the process has exited. */
 export const readCommand = (pid: number): string => readProc(pid, "cmdline").replaceAll("\0", " ");
 
-/** Whether a process is there and not a zombie. */
+/** Returns whether a process exists and is not a zombie. */
 export const isAlive = (pid: number): boolean => {
   const state = readProc(pid, "stat").split(") ").at(-1)?.[0];
   return state !== undefined && state !== "Z" && state !== "X";

@@ -1,6 +1,7 @@
 #!/bin/bash
-# `mosaic-run --hosts` over OpenSSH, to hosts that are network namespaces with a sshd each, as root: part of `npm run test:hosts`. It needs
-# sshd (apt-get install openssh-server); keys, ports and files are its own, and nothing of it remains on the machine.
+# Tests `mosaic-run --hosts` over OpenSSH, as root. Each host is a network namespace with an sshd. Part of `npm run
+# test:hosts`. It requires sshd (apt-get install openssh-server). Keys, ports and files are used only by this test and
+# removed at its end.
 set -euo pipefail
 if [ ! -x /usr/sbin/sshd ]; then echo "left out: no /usr/sbin/sshd (apt-get install openssh-server)"; exit 0; fi
 if [ "${1:-}" != inside ]; then exec unshare --mount --net --propagation private -- "$0" inside; fi
@@ -54,8 +55,8 @@ for i in 0 1 2; do
   for _ in $(seq 100); do if grep -qs "listening on 0.0.0.0" sshd$i.log; then break; fi; sleep 0.05; done
 done
 
-# start NAME [options]: `mosaic-run` on the machine outside, which is none of the hosts. NAME.out, NAME.pid and NAME.code have its output,
-# process id and exit code.
+# start NAME [options] -- starts `mosaic-run` on the machine itself, which is not one of the hosts. Its output, process
+# id and exit code are written to NAME.out, NAME.pid and NAME.code.
 start() {
   local name=$1; shift
   (node "$run" --ssh "$ssh" "$@" > "$name.out" 2>&1 & echo $! > "$name.pid"; code=0; wait $! || code=$?; echo $code > "$name.code") 2> /dev/null &
@@ -111,7 +112,7 @@ echo "$secret" > pattern   # grep's own command line must not have it
 for host in 0 1 2; do
   [ "$(left_on $host | wc -l)" -ge 5 ] || { echo "hardly a process on n$host"; exit 1; }
   for pid in $(ip netns pids n$host); do
-    # Ranks have what --env names; sshd, shells and agents nothing of it.
+    # Variables of --env must be set only in ranks, not in sshd, shells and agents.
     if tr '\0' '\n' < /proc/"$pid"/environ | grep -v ^FORWARDED= | grep -qf pattern; then echo "the secret is in an environment"; exit 1; fi
   done
 done
@@ -141,7 +142,7 @@ echo "10.77.0.10 late" >> hosts
 expect_code f 0
 echo "ok: a name that appears late"
 
-# The rules of docs/clusters.md, for these hosts' addresses and ssh's port.
+# The firewall rules of docs/clusters.md, with the addresses of these hosts and the port of sshd.
 if [ -x /usr/sbin/nft ]; then
   sed -n '/^```nft/,/^```/p' "$here/../../../docs/clusters.md" | grep -v '```' | sed 's#10.1.0.0/16#10.77.0.0/24#; s/{ 22,/{ 2222,/' > rules
   grep -q "2222, 29400" rules
@@ -157,7 +158,7 @@ else
   echo "left out: the firewall's rules, for there is no nft"
 fi
 
-# failing NAME CODE TEXT [options]: named with a remedy, within 12 s, and nothing is left.
+# failing NAME CODE TEXT [options] -- the failure is reported with a remedy within 12 s, and no process is left.
 failing() {
   local name=$1 code=$2 text=$3; shift 3
   local began; began=$(milliseconds)
@@ -174,7 +175,7 @@ failing h 2 "permission denied (.*Permission denied (publickey.*); set up ssh lo
 failing i 2 "host key verification failed (Host key verification failed.*); log in once interactively and verify the key" --hosts n0,n1 --ssh "${ssh/known/none}"
 failing j 75 "connection refused (ssh: connect to host n[01] port 2223: Connection refused)" --hosts n0,n1 --ssh "${ssh/2222/2223}"
 failing k 75 "host 10.77.0.99: cannot connect (ssh: connect to host 10.77.0.99 port 2222: .*)" --hosts n0,10.77.0.99
-# Node is hidden on n2 alone: a namespace of its own for mounts.
+# Node is hidden only on n2, which has a separate mount namespace.
 for pid in $(ip netns pids n2); do kill "$pid"; done
 ip netns exec n2 sh -c "mount --bind /dev/null '$(readlink -f "$(command -v node)")'; exec /usr/sbin/sshd -D -f '$work/sshd_config' -E '$work/sshd3.log'" & disown
 wait_for sshd3.log "listening on 0.0.0.0"

@@ -13,7 +13,7 @@ trap 'rm -rf "$work"' EXIT
 export MOSAIC_TOKEN_FILE=$work/token
 cd "$work"
 
-# launch HOST NODES NAME [options] -- starts a launcher; its output and its exit code are NAME.out, NAME.code.
+# launch HOST NODES NAME [options] -- starts a launcher. Its output and exit code are written to NAME.out and NAME.code.
 launch() {
   local host=$1 nodes=$2 name=$3; shift 3
   (code=0; ip netns exec n"$host" node "$run" -N "$nodes" --node-rank "$host" --rdzv-endpoint 10.77.0.10:29400 "$@" \

@@ -27,7 +27,7 @@ const SECRET = randomBytes(32).toString("hex");
 let lastPort = 31_000 + (process.pid % 100) * 10;
 const sshLog = (): string => join(testDir(), "ssh.log");
 
-/** Starts a job on hosts that the stand-in for ssh plays, all on this machine. */
+/** Starts a job on hosts that the stand-in for ssh emulates, all on this machine. */
 function launch(hosts: string, args: readonly string[], env: Env = {}): RunningProcess {
   const options = ["--hosts", hosts, "--rdzv-endpoint", `127.0.0.8:${lastPort++}`, "--ssh", program("ssh.sh")];
   return mosaicRun([...options, ...args], {
@@ -37,7 +37,7 @@ function launch(hosts: string, args: readonly string[], env: Env = {}): RunningP
 
 const scriptArgs = (...args: string[]): string[] => ["--env", "TEST_INDEX", program("node.mjs"), ...args];
 const splitLines = (text: string): string[] => text.trim().split("\n").toSorted();
-/** Agents, ranks and what stands in for ssh. */
+/** Returns the processes of agents, ranks and the stand-in for ssh. */
 const otherProcesses = (job: RunningProcess): number[] => listLivingProcesses().filter((pid) => pid !== job.pid);
 const readEnvironment = (pid: number): string => {
   try {
@@ -47,7 +47,7 @@ const readEnvironment = (pid: number): string => {
   }
 };
 
-/** The guards of killed agents have ended what was theirs. */
+/** Waits until the guards of killed agents have ended all processes and removed the private directories. */
 const expectNoProcesses = (): Promise<void> =>
   waitUntil(
     () =>
@@ -231,7 +231,7 @@ describe("the end of a job on hosts", () => {
     expect(stderr).toMatch(/mosaic-run: host reboots: its agent exited without a result \(.*\); restarting the agent/);
     expect(code).toBe(0);
     expect(stdout).toContain("[reboots:1] attempt 1: 1 0 2 1 1 2");
-    // The second time it was not there yet.
+    // At the second start the host was not reachable yet.
     expect(splitLines(readFileSync(sshLog(), "utf8"))).toHaveLength(4);
     await expectNoProcesses();
   });
@@ -246,7 +246,10 @@ describe("the end of a job on hosts", () => {
     expect(splitLines(stdout)).toHaveLength(2);
   });
 
-  /** The agent of a node, which the launcher or the stand-in has become. */
+  /**
+   * Returns the pid of a node's agent, which is a child of the launcher because the stand-in for ssh replaces itself by
+   * it.
+   */
   function findAgentPid(job: RunningProcess, rank: number): number {
     const pid = listChildren(job.pid).find((one) => readCommand(one).includes(`--node-rank=${rank}`) && isAlive(one));
     if (pid === undefined) throw new Error("no agent");
@@ -350,7 +353,7 @@ describe("the options for hosts", () => {
     ]);
     expect(listAgentOptions(["--hosts=[fd::1],b"])[0]).toContain("--rdzv-endpoint=[fd::1]:29400");
     expect(listAgentOptions(["--hosts=localhost,b", "--master-addr=c"])[0]).toContain("--rdzv-endpoint=c:29400");
-    // An allocation of SLURM's has numbers of its own.
+    // The numbers of SLURM's allocation are not used.
     const slurmEnv = { SLURM_JOB_ID: "1", SLURM_JOB_NUM_NODES: "4", SLURM_GPUS_ON_NODE: "8", MOSAIC_GRACE: "5s" };
     expect(listAgentOptions(["--hosts=a,b"], slurmEnv)[0]).toEqual([
       "--grace=5s",

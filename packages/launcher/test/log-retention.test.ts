@@ -16,7 +16,7 @@ import { run, temporaryDir } from "./harness.ts";
 const DAY = 24 * 3_600_000;
 const now = Date.now();
 
-/** A directory of logs, last written so many days ago. */
+/** Creates a directory of logs that was last written `days` days ago. */
 function createLogs(id: string, days: number, bytes: number, hasEnded = true): string {
   const dir = temporaryLogDirectory(id);
   mkdirSync(join(dir, "attempt_0/0"), { recursive: true });
@@ -55,7 +55,7 @@ describe("temporary logs", () => {
       "mosaic-run-other",
     ]);
     expect(existsSync(otherDirectory)).toBe(true);
-    // Or the harness would take it for a secret that was left behind.
+    // Otherwise the harness would treat the directory as a secret that was left behind.
     vi.stubEnv("TMPDIR", "/nonexistent");
     expect(() => removeOldLogs()).not.toThrow();
     rmdirSync(otherDirectory);

@@ -10,13 +10,13 @@ import { resolveSources } from "../src/options/sources.ts";
 import { OptionValues } from "../src/options/values.ts";
 import { testDir } from "./harness.ts";
 
-// It has no types of its own.
+// js-yaml has no type declarations.
 const { loadAll } = createRequire(import.meta.url)("js-yaml") as { loadAll(text: string): unknown[] };
 
 const EXAMPLES = join(import.meta.dirname, "../../../examples/cluster");
 const readText = (name: string): string => readFileSync(join(EXAMPLES, name), "utf8");
 
-/** The part of Kubernetes' Job that is looked at. */
+/** The fields of a Kubernetes Job that are checked. */
 interface JobSpec {
   readonly completionMode: string;
   readonly completions: number;
@@ -46,7 +46,7 @@ interface Resource {
 const parseArgs = (argv: readonly string[], env: Readonly<Record<string, string>>): Settings =>
   parseSettings(resolveSources(parseCommandLine(argv).options, env, testDir()));
 
-/** Node 0's name in DNS, the domain of the pods, and the job, for each kind of manifest. */
+/** Returns the job and the DNS name of node 0, for each kind of manifest. */
 function findJob(name: string): { job: JobSpec; nodeZero: string } {
   const resources = loadAll(readText(name)) as Resource[];
   const jobResource = resources.find(({ kind }) => kind === "Job" || kind === "JobSet") as Resource;
@@ -134,7 +134,7 @@ describe("Kubeflow's variables", () => {
     const env = {
       ...{ PET_RDZV_BACKEND: "c10d", PET_RDZV_ENDPOINT: "job-worker-0:23456", PET_RDZV_ID: "job" },
       ...{ PET_NNODES: "1:3", PET_NPROC_PER_NODE: "4", PET_MAX_RESTARTS: "5" },
-      // Of the pod, not of a rank: overwritten, never read.
+      // Variables of the pod, not of a rank. The launcher overwrites them and never reads them.
       ...{ RANK: "2", WORLD_SIZE: "3" },
     };
     expect(parseArgs(["--node-rank", "2"], env).launch).toMatchObject({

@@ -11,7 +11,7 @@ import { INDEX, mosaicRun, program, type RunningProcess, testDir } from "./harne
 
 type Env = Readonly<Record<string, string>>;
 
-/** A name server that has a name from the n-th question on. */
+/** Creates a name lookup that succeeds from the n-th call on. */
 function createLookup(
   addresses: readonly LookupAddress[],
   firstAnsweredCall = 1,
@@ -85,7 +85,10 @@ it("addresses of IPv6 stand in brackets", () => {
   }
 });
 
-/** Node's own lookup, replaced in a launcher: `late.test` has an address once its /etc/hosts, a file, has it. */
+/**
+ * Module that replaces Node's name lookup in a launcher. `late.test` has an address once the file TEST_HOSTS contains
+ * it.
+ */
 const RESOLVER = `
 import dns from "node:dns";
 import { readFileSync } from "node:fs";
@@ -145,7 +148,7 @@ describe("a job at an endpoint", () => {
     writeFileSync(hosts, "127.0.0.7 late.test\n");
     const [, secondOutcome] = await waitForNodes(nodes);
     expect(secondOutcome).toMatch(/^\[1\] attempt 0: 1 0 2 1 1 2 127\.0\.0\.7\n/);
-    // Without --bind-any node 0 rejects to listen where no other host would reach it.
+    // Without --bind-any, node 0 refuses to listen at an address that other hosts cannot reach.
     const { code, stderr } = await refusedNode.outcome;
     expect(stderr).toContain("--rdzv-endpoint late.test: resolves to 127.0.0.7 on this host");
     expect(code).toBe(2);

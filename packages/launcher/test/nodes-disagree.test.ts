@@ -15,7 +15,7 @@ describe("launchers that disagree end within a second", () => {
     await waitingNode.waitForOutput("missing n1, n2");
     const startTime = performance.now();
     const second = await node(1, options1, entry1, env1).outcome;
-    // Node's own start takes a third of it.
+    // The start of Node itself takes a third of this time.
     expect(performance.now() - startTime).toBeLessThan(2000);
     if (!second.stderr.includes("shared secrets do not match") && !second.stderr.includes("--rdzv-id")) {
       const first = await waitingNode.outcome;

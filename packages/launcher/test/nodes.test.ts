@@ -29,7 +29,7 @@ const registration: Registration = {
   ...{ maxNodes: 2, nproc: 2, host: "b", command: "train.ts", digest: "9f" },
 };
 
-/** How often each fault is played. */
+/** Number of repetitions of each fault. */
 const numRepeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
 
 describe("a job on several nodes", () => {
@@ -281,7 +281,7 @@ describe("a failure on one node", { repeats: numRepeats }, () => {
   });
 });
 
-/** The guard of a killed launcher ends its processes, and removes its secret. */
+/** Waits until the guard of a killed launcher has ended its processes and removed its secret. */
 async function expectNoProcesses(): Promise<void> {
   await waitUntil(
     () =>

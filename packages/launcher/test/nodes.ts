@@ -3,14 +3,14 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { INDEX, mosaicRun, type ProcessOutcome, program, type RunningProcess, testDir } from "./harness.ts";
 
-/** The token of every job. */
+/** The secret of all jobs. */
 export const SECRET: string = randomBytes(32).toString("hex");
 let nextPort = 21_000 + (process.pid % 1000) * 10;
 
-/** The port of the endpoint of the job that was created last. */
+/** Returns the port of the endpoint of the job that was created last. */
 export const lastJobPort = (): number => nextPort - 1;
 
-/** A job of its own: an endpoint that no other test uses. */
+/** Creates a job with an endpoint that no other test uses. Returns the function that starts its launchers. */
 export function job(): (
   rank: number | undefined,
   options: readonly string[],
@@ -27,10 +27,10 @@ export function job(): (
     );
 }
 
-/** Variables of a launcher. */
+/** Environment variables of a launcher. */
 export type Env = Readonly<Record<string, string | undefined>>;
 
-/** What became of launchers, once all have ended. */
+/** Waits until all launchers have exited. Resolves to their outcomes. */
 export const waitForOutcomes = (nodes: readonly RunningProcess[]): Promise<ProcessOutcome[]> =>
   Promise.all(nodes.map(({ outcome }) => outcome));
 export const listExitCodes = (nodeOutcomes: readonly ProcessOutcome[]): (number | null)[] =>

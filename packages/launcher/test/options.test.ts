@@ -137,7 +137,7 @@ describe("values", () => {
     });
     expect(parseArgs(["--timeout", "1h", "--no-timeout"]).launch).not.toHaveProperty("timeoutMs");
     expect(parseArgs(["--threads=3"], { MOSAIC_THREADS: "8" }).launch).toMatchObject({ threads: 3 });
-    // Or --env MOSAIC_THREADS=5 would have no effect.
+    // Otherwise --env MOSAIC_THREADS=5 would have no effect.
     expect(parseArgs([], { MOSAIC_THREADS: "8" }).launch).not.toHaveProperty("threads");
     const prefix = "{host}/{rank}/{attempt}/{stream} } { ";
     expect(parseArgs(["--log-prefix", prefix]).console.logPrefix).toBe(prefix);
@@ -308,7 +308,7 @@ describe("the nearest name", () => {
 it("the README has a row for every option that is written by hand", () => {
   const readme = readFileSync(join(import.meta.dirname, "../README.md"), "utf8");
   const table = readme.slice(readme.indexOf("## Options"), readme.indexOf("## Watching a job"));
-  // --hosts alone passes --agent-stdin.
+  // --agent-stdin is passed only by --hosts.
   const names = OPTIONS.map(({ name }) => name).filter((name) => name !== "agent-stdin");
   const shortNames: Readonly<Record<string, string>> = { help: "`-h`", version: "`-V`" };
   expect(names.filter((name) => !table.includes(shortNames[name] ?? `--${name}`))).toEqual([]);

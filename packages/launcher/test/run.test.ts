@@ -94,7 +94,7 @@ describe("the environment of a rank", () => {
       new RegExp(`^mosaic-run: port ${port} is in use by pid ${job.pid} \\(\\S+\\); omit --master-port`),
     );
     expect(secondOutcome.code).toBe(75);
-    // The second job's would be logs of nothing, which no output names.
+    // The second job leaves no logs, because it has not started any rank.
     expect(readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-logs-"))).toHaveLength(1);
     job.child.kill("SIGTERM");
     expect((await job.outcome).code).toBe(143);
@@ -110,7 +110,7 @@ describe("too many ranks for the open files that the system allows", () => {
       ...[process.execPath, CLI, "-n", String(ranks), "--exec", "sleep", "0.1"],
     ]).outcome;
 
-  // Where exactly they run out depends on what Node itself has open: in the launcher's own files, or in those of a rank.
+  // Whether the limit is reached in the launcher or at a rank depends on the files that Node itself has open.
   it.each([7, 8, 16])("are rejected with what to do: %i", async (ranks) => {
     const { code, stderr } = await runWithLimit(ranks);
     if (code !== 0)
@@ -147,7 +147,7 @@ describe("an entry", () => {
     const outcome = await run(["-n", "2", "--exec", "sh", "-c", 'echo "rank $RANK of $WORLD_SIZE"']);
     expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] rank 0 of 2", "[1] rank 1 of 2"]);
     expect(outcome.code).toBe(0);
-    // A rank that fails ends the others, whatever these still had to print.
+    // A rank that fails ends the other ranks, even if they have more output to print.
     expect((await run(["-n", "2", "--exec", "sh", "-c", "exit $((3 * RANK))"])).code).toBe(3);
   });
 

@@ -120,11 +120,11 @@ describe("a signal to the launcher", { repeats: numRepeats }, () => {
     for (const expected of [2, 4]) {
       signal();
       await job.waitForOutput("checkpoint", expected);
-      // Longer than the launcher waits for the signal of its witness, which is there again by then.
+      // Longer than the launcher waits for its signal probe, which has been restarted by then.
       await delay(400);
       expect(countCheckpoints()).toBe(expected);
     }
-    // To the launcher alone, as where SLURM tracks process groups: it is passed on.
+    // Only the launcher is signalled, as if SLURM tracks process groups. It forwards the signal.
     job.child.kill("SIGUSR2");
     await job.waitForOutput("checkpoint", 6);
     job.child.kill("SIGTERM");
@@ -155,7 +155,7 @@ describe("a signal to the launcher", { repeats: numRepeats }, () => {
 });
 
 describe("SIGTERM to npm, which signals its shell alone,", () => {
-  /** As npm runs a command: in a shell that waits for it. */
+  /** Starts a job as npm runs a command: in a shell that waits for it. */
   function startInShell(env: Readonly<Record<string, string>>): RunningProcess {
     const spawnCode = 'require("node:child_process").spawn("sh", process.argv.slice(1), { stdio: "inherit" })';
     const script = `console.log("shell", ${spawnCode}.pid)`;
@@ -181,7 +181,7 @@ describe("SIGTERM to npm, which signals its shell alone,", () => {
 });
 
 describe("kill -9 of the launcher leaves no process", { repeats: numRepeats }, () => {
-  /** The launcher's only child that does not belong to the job. */
+  /** Returns the pid of the guard, a child of the launcher without the job's mark that runs the guard's script. */
   const listGuardPids = (job: RunningProcess): number[] =>
     listChildren(job.pid).filter((pid) => !listLivingProcesses().includes(pid) && readCommand(pid).includes("trap"));
 
@@ -220,7 +220,7 @@ describe("kill -9 of the launcher leaves no process", { repeats: numRepeats }, (
     await job.waitForOutput("is ready", 2);
     for (const pid of listGuardPids(job)) process.kill(pid, "SIGKILL");
     await killLauncher(job);
-    // Nobody is left who could remove it; it is readable by its owner alone.
+    // No process is left to remove the private directory, but only its owner can read it.
     const [leftDirectory = "none"] = readdirSync(temporaryDir()).filter((name) => name.startsWith("mosaic-run-"));
     expect(statSync(join(temporaryDir(), leftDirectory)).mode & 0o777).toBe(0o700);
     expect(statSync(join(temporaryDir(), leftDirectory, "token")).mode & 0o777).toBe(0o600);

@@ -30,7 +30,7 @@ async function connectClient(overrides: { token?: string; runId?: string; attemp
   return client;
 }
 
-/** Sends raw bytes and resolves to everything the server sends until it closes. */
+/** Sends raw bytes. Resolves to all data that the server sends until it closes the connection. */
 function sendRaw(bytes: Buffer): Promise<string> {
   return new Promise((resolve, reject) => {
     const socket = connect(server.port, "127.0.0.1", () => socket.write(bytes));
@@ -109,7 +109,7 @@ describe("store", () => {
     const lostError = a.barrier("b", 2).catch((error: unknown) => error);
     await a.close();
     expect(await lostError).toMatchObject({ code: "CLOSED" });
-    // A barrier of one disagrees with the barrier of two for as long as the server believes in the arrival.
+    // A barrier with count 1 is rejected until the server has withdrawn the arrival at the barrier with count 2.
     await vi.waitFor(() => b.barrier("b", 1), { interval: 1 });
     await Promise.all([b.barrier("b", 2), c.barrier("b", 2)]);
   });

@@ -29,7 +29,7 @@ function createPosition(rank: number, metrics: Partial<RankMetrics> | undefined,
   return { ranks: [[rank, 1]], activity, ...positionFields, metrics: rankMetrics };
 }
 
-/** Three ranks over a second, of which rank 1 waits least and rank 2 has exited. */
+/** Creates a sample of three ranks over one second. Rank 1 waits least, and rank 2 has exited. */
 function createSample(): WorldSample {
   const members = [0, 0, 0].map((host, i) => ({ host, pid: 100 + i }));
   const world = { number: 0, name: "job/local", attempt: 0, size: 3, hosts: ["n0"], members };
@@ -62,7 +62,7 @@ describe("two samples", () => {
       steps: 7,
       residentBytes: 2e6,
     });
-    // Marks at 9.9 and 10.8 s.
+    // The last marks of the samples are at 9.9 and 10.8 s.
     expect(ranks[0]?.stepMs).toBeCloseTo(450, 6);
     expect(ranks[0]?.waitingShare).toBeCloseTo(0.9, 6);
     expect(ranks[0]?.sentBytesPerSecond).toBeCloseTo(2000, 6);
@@ -177,7 +177,7 @@ describe("an agent", () => {
     while (observer.worlds.length === 0) await new Promise((resolve) => setImmediate(resolve));
     expect(observer.worlds).toMatchObject([{ name: "job", size: 1, hosts: ["n0"], members: [{ host: 0, pid: 71 }] }]);
     expect(agent.connections).toBe(1);
-    // The rank never answers: at the end of its world nothing is awaited any more.
+    // The rank never replies. The request resolves when its world ends.
     const positions = observer.positions(observer.worlds[0]!);
     rank.destroy();
     expect(await positions).toEqual([]);

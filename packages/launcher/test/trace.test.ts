@@ -3,7 +3,7 @@ import { join } from "node:path";
 import { expect, test } from "vitest";
 import { mosaicRun, program, testDir } from "./harness.ts";
 
-/** The only run in a directory of traces. */
+/** Returns the directory of the only run in the directory of traces. */
 function runDirectory(): string {
   const [runId = "", ...otherRunIds] = readdirSync(join(testDir(), "traces"));
   expect(otherRunIds).toEqual([]);

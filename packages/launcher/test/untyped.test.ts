@@ -13,7 +13,7 @@ import { StoreServer } from "../src/store/server.ts";
 const action = (): number => 3;
 const list: readonly unknown[] = [];
 
-/** What is no argument of anything, and what is an argument of something else. */
+/** Values that are invalid for all arguments, and values that are valid only for some of them. */
 const wrongValues = [
   ...[null, true, 3, 1.5, -1, Number.NaN, 2 ** 40, "x", "", Symbol("s"), 10n, list, [3], {}, { x: 3 }],
   ...[new Uint8Array(2), action, new Map(), new Date(Number.NaN)],
@@ -27,7 +27,10 @@ const objects = wrongValues.filter(
 const texts = ["x", ""];
 const times = [3, 1.5];
 
-/** What each option may be of these, so that all else is refused. What only several nodes use may be any number on one. */
+/**
+ * For each option, those of the values that are valid; all others must be rejected. On one node, options for several
+ * nodes accept any number.
+ */
 const rightValues: Readonly<Record<keyof LaunchOptions, readonly unknown[]>> = {
   ...{ entry: [], args: [list], exec: [true], cwd: [], env: objects, nodeArgs: [list], imports: [list] },
   ...{ nprocPerNode: [3, 2 ** 40], threads: [3], role: texts, rdzvId: ["x"], nnodes: [], nodeRank: numbers },
@@ -42,7 +45,9 @@ const isExpected = (error: unknown): boolean =>
   error instanceof RendezvousError ||
   typeof (error as NodeJS.ErrnoException).syscall === "string";
 
-/** What a call came to that is neither a result nor one of this package's errors. */
+/**
+ * Returns the error of a call, unless it is an error of this package or of the system; undefined without such an error.
+ */
 async function catchError(call: () => unknown): Promise<unknown> {
   try {
     await call();

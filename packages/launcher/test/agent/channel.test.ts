@@ -3,7 +3,7 @@ import { PassThrough } from "node:stream";
 import { expect, test } from "vitest";
 import { Channel } from "../../src/agent/channel.ts";
 
-/** What a channel reports when its stream fails with an error of this code. */
+/** Resolves to the reason that a channel reports when its stream fails with an error of this code. */
 async function getEndReason(code: string): Promise<string> {
   const stream = new PassThrough();
   const reasons: string[] = [];

@@ -17,7 +17,7 @@ import { testFrames } from "./test-frames.ts";
 const frames = testFrames();
 const KINDS = 36;
 
-/** A frame as the document writes it. */
+/** Converts a frame to the JSON format of docs/control-plane.md. */
 const toDocumentedJson = (frame: Frame): unknown =>
   JSON.parse(
     JSON.stringify(frame, function (this: Record<string, unknown>, key, value) {

@@ -2,12 +2,12 @@ import { readFileSync } from "node:fs";
 
 /** A frame of docs/control-plane.md. */
 export interface TestFrame {
-  /** Its fields: 64-bit numbers are texts, values are in hex. */
+  /** Fields of the frame. 64-bit numbers are strings, values are in hex. */
   readonly json: Record<string, unknown> & { readonly kind: string };
   readonly bytes: Buffer;
 }
 
-/** The ```frame blocks of docs/control-plane.md: a line of JSON, then bytes in hex. */
+/** Parses the ```frame blocks of docs/control-plane.md: a line of JSON, then bytes in hex. */
 export function testFrames(): readonly TestFrame[] {
   const document = readFileSync(new URL("../../../../docs/control-plane.md", import.meta.url), "utf8");
   return [...document.matchAll(/^```frame\n(.*)\n([0-9a-f \n]+)\n```$/gm)].map(([, json = "", hex = ""]) => ({

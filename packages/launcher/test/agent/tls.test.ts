@@ -15,7 +15,7 @@ import { connectStore } from "../../src/store/client.ts";
 import { StoreServer } from "../../src/store/server.ts";
 import { program, waitUntil } from "../harness.ts";
 
-/** How many handshakes are corrupted. */
+/** Number of corrupted handshakes. */
 const HANDSHAKES = Number(process.env.MOSAIC_TEST_HANDSHAKES ?? 300);
 const AT_ONCE = 32;
 const GROWTH_MB = 48;
@@ -73,7 +73,7 @@ describe("TLS with a pre-shared key", () => {
       /handshake failure|protocol version|disconnected before secure/,
     );
     expect(refused).toHaveLength(2);
-    // Nothing serves the store here: who has the secret is not answered either.
+    // No store is served here, so that even a client with the secret receives no reply.
     const store = await connectTls(server.address, { secret, protocol: TLS_PROTOCOLS.store });
     await once(store.resume(), "close");
     const http = createServer((socket) => socket.on("error", () => {}).end("HTTP/1.1 400 Bad Request\r\n\r\n"));
@@ -151,7 +151,10 @@ describe("TLS with a pre-shared key", () => {
   });
 });
 
-/** Passes bytes on to `port`, but damages those of the client: one byte, or what follows it, elsewhere for each connection. */
+/**
+ * Starts a proxy to `port` that corrupts the client's bytes at a different offset in each connection: it changes one
+ * byte, overwrites the following ones, inserts random bytes, or truncates the stream.
+ */
 async function corruptingProxy(port: number): Promise<Server> {
   let connections = 0;
   const server = createServer((client) => {
@@ -204,7 +207,7 @@ describe(`${HANDSHAKES} corrupted handshakes`, () => {
     const runAttack = async (): Promise<void> => {
       while (left-- > 0) {
         const attempt = connectTls(`127.0.0.1:${listeningPort(proxy)}`, options(secret));
-        // Where the damage is after the handshake, the connection ends at the first record.
+        // If the corruption is after the handshake, the connection ends at the first record.
         const answer = await attempt.then(
           async (socket) => {
             socket.end("payload that is damaged on its way".repeat(10));

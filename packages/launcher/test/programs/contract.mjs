@@ -1,4 +1,4 @@
-// Prints what a rank was given, and proves that the store in it is reachable.
+// Prints the environment and arguments of a rank, and checks that its store is reachable.
 const { connectStore } = await import(process.env.TEST_INDEX);
 const environment = Object.fromEntries(
   Object.entries(process.env).filter(([name]) =>

@@ -1,5 +1,5 @@
-// A rank that joins the control plane, and prints the pids of all members. In attempt 0 rank 1 fails once it has joined; the
-// others then wait until the control plane has reported it.
+// A rank that joins the control plane and prints the member table. In attempt 0, rank 1 fails after it has joined, and
+// the other ranks wait until the control plane has reported the loss.
 import { readFileSync } from "node:fs";
 import { connect } from "node:net";
 import { decode, encode, FrameReader, MAGIC, PROTOCOL_VERSION, ROLES } from "../../dist/agent/index.js";
@@ -20,7 +20,7 @@ socket.on("data", (chunk) => {
   for (let content = reader.next(); content !== undefined; content = reader.next()) deliver(decode(content));
 });
 
-// The launcher ends the others of attempt 0, but not before its grace is over.
+// In attempt 0 the launcher kills the other ranks only after the grace period.
 process.on("SIGTERM", () => {});
 
 function deliver(frame) {

@@ -1,5 +1,6 @@
-// The rank of the first argument exits with 0, after the milliseconds of the third. All others join a world of the control plane:
-// the job's own, or one of their own of the name in the second argument, which they form without that rank. Prints what comes of it.
+// The rank given by the first argument exits with 0, after the milliseconds given by the third. All other ranks join a
+// world of the control plane: the job's world, or a world without that rank whose name is the second argument. They
+// print the result.
 import { readFileSync } from "node:fs";
 import { connect } from "node:net";
 import { decode, encode, FrameReader, MAGIC, PROTOCOL_VERSION, ROLES } from "../../dist/agent/index.js";

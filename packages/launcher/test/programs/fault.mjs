@@ -1,4 +1,4 @@
-// One rank of a job in which something goes wrong: `fault.mjs <what> [rank that does it]`. The others wait for ever.
+// One rank of a job with a fault: `fault.mjs <fault> [failing rank]`. The other ranks wait forever.
 import { spawn } from "node:child_process";
 import { once } from "node:events";
 import process from "node:process";
@@ -63,7 +63,7 @@ const faults = {
   async "exits-early"() {},
 };
 
-/** A grandchild in a session of its own, which holds the rank's output open. */
+/** Starts a grandchild in a separate session, which holds the rank's output open. */
 async function spawnEscapee() {
   const child = spawn(process.execPath, ["-e", 'console.log("escaped"); setInterval(() => {}, 60_000)'], {
     detached: true,
@@ -77,7 +77,7 @@ const bystanders = {
   "ignores-sigterm": () => {
     process.on("SIGTERM", () => console.log(`rank ${rank} received SIGTERM and stays`));
   },
-  // The launcher's store outlives a rank, so the loss is reported here as collectives would report it.
+  // The launcher's store outlives a rank, so that the loss is reported here in the same way as by collectives.
   "loses-peer": () => {
     process.on("SIGTERM", () => {
       throw new PeerLostError("rank 1 is gone");
@@ -85,7 +85,7 @@ const bystanders = {
   },
 };
 
-/** The failing rank waits for all others, so that no fault finds a rank that is not yet what the test means it to be. */
+/** Waits for all ranks, so that all have reached the state that the test requires when the fault occurs. */
 async function joinBarrier() {
   const { connectStore } = await import(process.env.TEST_INDEX);
   const store = await connectStore();

@@ -1,4 +1,5 @@
-// A rank of a job on several nodes: `node.mjs <what> [rank] [attempts]`. All ranks meet at the store first, then one does it.
+// A rank of a job on several nodes: `node.mjs <action> [rank] [attempts]`. After a barrier of all ranks, one performs
+// the action.
 const { connectStore } = await import(process.env.TEST_INDEX);
 const [action = "ends", culprit = "-1", attempts = "0"] = process.argv.slice(2);
 const { RANK, WORLD_SIZE, MOSAIC_ATTEMPT, MOSAIC_TOKEN } = process.env;
@@ -12,7 +13,7 @@ if (RANK === culprit && attempts.split(",").includes(MOSAIC_ATTEMPT)) {
   if (action === "exits") process.exit(42);
 }
 if (action !== "ends" && attempts.split(",").includes(MOSAIC_ATTEMPT)) {
-  // What it leaves behind has to be ended, too.
+  // The launcher must also end this process, which is in a separate session.
   const { spawn } = await import("node:child_process");
   spawn("sleep", ["600"], { detached: true, stdio: "ignore" });
   console.log(`rank ${RANK} waits`);

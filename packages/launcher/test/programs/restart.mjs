@@ -1,4 +1,4 @@
-// Fails in the attempts named on the command line, `restart.mjs 0,1 [exit code]`, and leaves a key in the store.
+// Fails in the attempts given on the command line, `restart.mjs 0,1 [exit code]`, and leaves a key in the store.
 const { connectStore } = await import(process.env.TEST_INDEX);
 const [failingRanks = "", code = "3"] = process.argv.slice(2);
 const attempt = process.env.MOSAIC_ATTEMPT;

@@ -1,4 +1,4 @@
-// A rank under SLURM: prints its place, then does one thing until it is ended: `slurm-rank.mjs [what]`.
+// A rank under SLURM: prints its rank variables, then performs one action until it is ended: `slurm-rank.mjs [action]`.
 const { MOSAIC_ATTEMPT, MOSAIC_THREADS, SLURM_RESTART_COUNT = "0" } = process.env;
 const names = ["RANK", "WORLD_SIZE", "LOCAL_RANK", "LOCAL_WORLD_SIZE", "GROUP_RANK", "GROUP_WORLD_SIZE", "MASTER_ADDR"];
 const rank = process.env.RANK;
@@ -14,7 +14,7 @@ if (action === "waits" || (action === "waits-once" && SLURM_RESTART_COUNT === "0
 if (action === "checkpoints") {
   let checkpoints = 0;
   process.on("SIGUSR1", () => console.log(`rank ${rank} checkpoint ${++checkpoints}`));
-  // One SIGTERM at most: a second one would end it in the middle of its last checkpoint.
+  // Only one SIGTERM is handled. A second one would end the rank while it writes its last checkpoint.
   process.once("SIGTERM", saveCheckpoint);
   setInterval(() => {}, 60_000);
 }

@@ -1,4 +1,4 @@
-// Writes the output that the test selects: `speak.mjs <what>`.
+// Writes the output that the test selects: `speak.mjs <output>`.
 import { setTimeout as delay } from "node:timers/promises";
 
 const rank = process.env.RANK;
@@ -14,7 +14,7 @@ const speeches = {
   },
   "long-line": () => console.log("é".repeat(100_000)),
   color: () => console.log(`FORCE_COLOR ${process.env.FORCE_COLOR}`),
-  // More than any pipe holds, then proof that this rank was not blocked.
+  // More output than a pipe can buffer, then a line which shows that this rank was not blocked.
   endless: async () => {
     for (let i = 0; i < 20_000; i++) console.log(`${i} ${"y".repeat(90)}`);
     const { connectStore } = await import(process.env.TEST_INDEX);

@@ -1,6 +1,6 @@
 #!/bin/sh
-# Stands in for ssh: runs the command on this machine, in an environment of its own as sshd does. The name of the host selects a failure.
-# What it was given is appended to $SSH_LOG.
+# Stand-in for ssh: runs the command on this machine, in a clean environment as sshd does. The name of the host selects
+# a failure. Its arguments are appended to $SSH_LOG.
 printf '%s\n' "$*" >> "$SSH_LOG"
 while :; do
   case $1 in -o | -p) shift 2 ;; -*) shift ;; *) break ;; esac

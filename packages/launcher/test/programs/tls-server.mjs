@@ -1,5 +1,5 @@
-// A TLS server in a process of its own: prints its address, then, for each line on stdin, its handshakes under way, its memory in
-// MB and how many connections it has accepted. Refusals go to stderr.
+// A TLS server in a separate process. Prints its address, then, for each line on stdin, the number of running
+// handshakes, its memory in MB and the number of accepted connections. Refusals are written to stderr.
 import { createInterface } from "node:readline";
 import { TLS_PROTOCOLS, TlsServer } from "../../dist/agent/index.js";
 

@@ -1,4 +1,4 @@
-// Leaves a trace as a rank of @mosaic/attention does: what is in it is nothing to the launcher.
+// Writes a trace as a rank of @mosaic/attention does. The launcher does not interpret its content.
 import { mkdirSync, writeFileSync } from "node:fs";
 
 const { MOSAIC_TRACE_DIR: directory, RANK: rank, MOSAIC_ATTEMPT: attempt } = process.env;

@@ -1,4 +1,4 @@
-// TypeScript that only a loader or a newer Node can run.
+// TypeScript, which requires a loader or a version of Node that strips types.
 interface RankContract {
   readonly rank: number;
 }

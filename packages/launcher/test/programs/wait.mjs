@@ -1,4 +1,4 @@
-// One rank that reports it is ready and then waits: `wait.mjs [how]`.
+// One rank that prints that it is ready and then waits: `wait.mjs [mode]`.
 import { spawn } from "node:child_process";
 import process from "node:process";
 

@@ -1,5 +1,6 @@
 #!/bin/bash
-# What mosaic-run promises under SLURM, and what a program without mosaic-run does under srun and mpirun: on the login node of cluster.sh.
+# Tests mosaic-run under SLURM, and programs without mosaic-run under srun and mpirun. Runs on the login node of
+# cluster.sh.
 set -euo pipefail
 here=$(cd "$(dirname "$0")" && pwd)
 root=$(cd "$here/../../../.." && pwd)
@@ -12,7 +13,7 @@ export MOSAIC_TOKEN_FILE=/job/token HOME=/job npm_config_update_notifier=false
 
 fail() { echo "FAILED: $1"; shift; for file in "$@"; do echo "--- $file"; cat "$file"; done; exit 1; }
 milliseconds() { date +%s%3N; }
-# expect FILE TEXT… -- each is in the file, or comes into it within 20 s.
+# expect FILE TEXT… -- waits up to 20 s until the file contains each text.
 expect() {
   local file=$1 text; shift
   for text in "$@"; do
@@ -26,7 +27,7 @@ refuse() { # FILE TEXT
 count() { # FILE TEXT NUMBER
   [ "$(grep -cF -- "$2" "$1")" = "$3" ] || fail "expected $3 times in $1: $2" "$1"
 }
-# exits CODE COMMAND… -- its output is in the file `out`.
+# exits CODE COMMAND… -- expects the exit code of a command. Its output is written to the file `out`.
 exits() {
   local expected=$1 code=0; shift
   "$@" > out 2>&1 || code=$?
@@ -41,7 +42,7 @@ expect_code() { # NAME CODE
   for _ in $(seq 600); do [ -s "$1.code" ] && break; sleep 0.05; done
   [ "$(cat "$1.code" 2>/dev/null)" = "$2" ] || fail "$1 ended with $(cat "$1.code" 2>/dev/null || echo nothing), expected $2" "$1.out"
 }
-# Processes are those of all nodes: they share the pid namespace. npx may take a moment to end.
+# The processes of all nodes are checked, because the nodes share the pid namespace. npx may exit slightly later.
 expect_none_left() {
   for _ in $(seq 100); do pgrep -f "mosaic-run|programs/|foreign-rank|agent-process" > left || return 0; sleep 0.05; done
   xargs ps -fp < left > processes; fail "processes are left" processes
@@ -136,7 +137,8 @@ for i in 0 1 2; do expect "batch-$job.out" "attempt 0 start 0: $i 3"; done
 scontrol requeue "$job"
 refuse "batch-$job.out" "✖"
 expect_state "$job" PENDING
-# SLURM would wait for two minutes. Nodes refuse a job in the second in which they have ended it.
+# SLURM delays a requeued job by two minutes, so that its start time is set here. The pause is needed because a node
+# refuses a job in the same second in which it has ended it.
 await_idle
 sleep 2
 scontrol update "jobid=$job" starttime=now
@@ -170,7 +172,7 @@ ip link set v1 up
 expect_code lost 75
 done_with "a lost node is found after $on0 ms, no rank is left after $gone ms, and srun ends with 75"
 
-# Without mosaic-run: `import` finds Mosaic beside the program.
+# Programs without mosaic-run. `import` resolves Mosaic relative to the program.
 foreign=$root/packages/collectives-ucx/test/fixtures/foreign-rank.mjs
 export UCX_TLS=tcp,self
 await_idle

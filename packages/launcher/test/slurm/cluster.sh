@@ -1,13 +1,14 @@
 #!/bin/bash
-# A real SLURM cluster on one machine: `cluster.sh COMMAND…`, as root, runs a command on its login node. Three nodes, n0 to n2, are
-# namespaces on a bridge, each with its own network, /sys, /tmp and host name, and a slurmd. All files are in an overlay in memory, all
-# processes in a pid namespace: nothing of it remains on the machine, packages that had to be installed included.
+# A real SLURM cluster on one machine. `cluster.sh COMMAND…`, as root, runs a command on its login node. Three nodes, n0
+# to n2, are namespaces on a bridge, each with its own network, /sys, /tmp, host name and slurmd. All files, including
+# those of installed packages, are in an overlay in memory, and all processes are in a pid namespace, so that nothing
+# remains on the machine.
 set -euo pipefail
 self=$(readlink -f "$0")
 repository=$(cd "$(dirname "$self")/../../../.." && pwd)
 packages=(slurmctld slurmd slurm-client munge openmpi-bin mpich libucx0)
 
-# start_inside COMMAND… -- in the overlay and the namespaces: the daemons, then the command.
+# start_inside COMMAND… -- starts the daemons and then the command, in the overlay and the namespaces.
 start_inside() {
   mount -t proc proc /proc
   own_sys
@@ -60,7 +61,7 @@ PartitionName=p Nodes=n[0-2] Default=YES MaxTime=INFINITE State=UP
 C
 }
 
-# A /sys of the network namespace, and directories where SLURM expects cgroups.
+# Mounts a /sys for the network namespace, and creates the directories in which SLURM expects cgroups.
 own_sys() {
   mount -t sysfs sysfs /sys
   mount -t tmpfs tmpfs /sys/fs/cgroup
@@ -79,7 +80,7 @@ start_node() {
   on_node $i slurmd -N n$i
 }
 
-# on_node I COMMAND… -- runs it in the namespaces of node I.
+# on_node I COMMAND… -- runs a command in the namespaces of node I.
 on_node() {
   local i=$1; shift
   nsenter -t "$(cat /run/n$i)" -m -n -u -r -w "$@"
@@ -94,7 +95,7 @@ mount -t tmpfs -o size=3g tmpfs "$root"
 mkdir "$root"/{upper,work,root}
 mount -t overlay overlay -o "lowerdir=/,upperdir=$root/upper,workdir=$root/work" "$root/root"
 mount --rbind /dev "$root/root/dev"
-# Where the repository or Node are file systems of their own, the overlay lacks them.
+# If the repository or Node are on separate file systems, the overlay does not contain them, so that they are mounted.
 for directory in "$repository" "$(dirname "$(dirname "$(readlink -f "$(command -v node)")")")"; do
   [ "$(findmnt -nT "$directory" -o TARGET)" = / ] || { mkdir -p "$root/root$directory"; mount --bind "$directory" "$root/root$directory"; }
 done
@@ -110,7 +111,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     { cat "$root/apt.log"; exit 1; }
 fi
 status=0
-# The init of a pid namespace ignores SIGTERM: hence SIGKILL.
+# SIGKILL, because the init process of a pid namespace ignores SIGTERM.
 timeout -s KILL "${LIMIT_S:-240}" unshare -p -n -u -f --kill-child chroot "$root/root" "$self" inside "$@" || status=$?
 umount -l "$root"
 rmdir "$root"

@@ -19,7 +19,7 @@ const encodeHello = (role: number, agent = 0): Buffer =>
     ...{ kind: "hello", magic: MAGIC, version: PROTOCOL_VERSION, secret: "", role, agent, host: "x", address: "x:1" },
   });
 
-/** Encodes the join of a rank, whose other ranks never join. */
+/** Encodes the join of a rank to a world whose other ranks never join. */
 const encodeJoin = (rank: number, size: number, world: number): Buffer =>
   encode({
     ...{ kind: "join", world, name: `fuzz ${size}`, attempt: 0, size, timeoutMs: 60_000, remainingMs: 60_000 },

@@ -47,7 +47,7 @@ export function mutateFrame(random: () => number): Buffer {
       bytes[4] = pickInteger(32);
       return bytes;
     case 5: {
-      // Overwrites 32 bits somewhere, to change counts, ranks or world numbers.
+      // Overwrites 32 bits at a random offset, to change counts, ranks or world numbers.
       const offset = 5 + pickInteger(Math.max(1, bytes.length - 9));
       if (offset + 4 <= bytes.length)
         bytes.writeUInt32LE([0, 1, 0xffff_ffff, 0x8000_0000, 65_536][pickInteger(5)]!, offset);

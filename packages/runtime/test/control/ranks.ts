@@ -29,7 +29,7 @@ export interface JoinOptions {
   readonly timeoutMs?: number;
 }
 
-/** A process with native clients of the control plane, each with an id of its own. */
+/** A process with native clients of the control plane, each with a unique id. */
 export class RankProcess {
   readonly pid: number;
   readonly #child: ChildProcessByStdio<Writable, Readable, null>;

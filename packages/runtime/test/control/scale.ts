@@ -23,11 +23,12 @@ export interface ScaleMeasurement {
   readonly ranks: number;
   readonly rendezvous: number;
   readonly values: number;
-  /** One rank requests the positions of all ranks. */
+  /** Time in which one rank receives the positions of all ranks. */
   readonly positions: number;
   readonly positionRecords: number;
-  /** All ranks at once request the positions of all ranks; and the share of these positions that arrived in time. */
+  /** Time in which all ranks, at the same time, receive the positions of all ranks. */
   readonly storm: number;
+  /** Fraction of these positions that arrived in time. */
   readonly stormShare: number;
   readonly split: number;
   readonly mismatch: number;
