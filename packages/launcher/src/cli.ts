@@ -146,7 +146,7 @@ function createConsole(settings: ConsoleSettings, worldSize: number, color: bool
 }
 
 /**
- * Creates the console of a job on several nodes. Ranks are numbered when all nodes have joined, so that
+ * Creates the console of a job on several nodes. Ranks are numbered when all nodes have joined, so
  * `--console-ranks` is resolved at the start event. `earlyConsoleRanks` selects the ranks that are shown before it.
  */
 function createNodeConsole(
@@ -225,7 +225,7 @@ interface DryRun {
 }
 
 /**
- * Describes a job without starting it. No port is bound, so that a port that the system will choose is shown as
+ * Describes a job without starting it. No port is bound, so a port that the system will choose is shown as
  * `<port>`.
  */
 function dryRun(plan: LaunchPlan, sources: ReadonlyMap<string, SourcedValue>): DryRun {

@@ -60,7 +60,7 @@ export function createRankEnvironment(
   const reservedName = Object.keys(plan.env).find((name) => name in launcherVariables && name !== "MOSAIC_THREADS");
   if (reservedName !== undefined)
     throw new UsageError(`--env ${reservedName}: the launcher sets ${reservedName} itself; omit the option`);
-  // Ranks read the secret from MOSAIC_TOKEN_FILE, so that their child processes do not inherit it.
+  // Ranks read the secret from MOSAIC_TOKEN_FILE. Their child processes must not inherit it.
   const { [TOKEN_VARIABLE]: _, ...inheritedVariables } = launcherEnvironment;
   const color = plan.color && inheritedVariables.NO_COLOR === undefined && inheritedVariables.FORCE_COLOR === undefined;
   return { ...inheritedVariables, ...(color ? { FORCE_COLOR: "1" } : {}), ...plan.env, ...launcherVariables };

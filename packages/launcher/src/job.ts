@@ -3,7 +3,7 @@ export interface LaunchOptions {
   /** A .js, .mjs, .cjs, .ts or .mts file, relative to `cwd`; with `exec`, a program. */
   readonly entry: string;
   readonly args?: readonly string[];
-  /** Run `entry` as a program instead of with Node. */
+  /** Runs `entry` as a program instead of with Node. */
   readonly exec?: boolean;
   /** Working directory of the ranks; default: that of this process. */
   readonly cwd?: string;

@@ -169,7 +169,7 @@ function computeCommandDigest(
   cwd: string,
 ): string {
   const hash = createHash("sha256").update(JSON.stringify([args, nodeArgs, imports, exec === true]));
-  // A program may be a different build on each host, so that only its name must be the same.
+  // A program may be a different build on each host, so only its name must be the same.
   return hash.update(exec === true ? entry : readFileSync(resolve(cwd, entry))).digest("hex");
 }
 
@@ -240,7 +240,7 @@ function checkThreads(source: string, text: string): string {
 
 /**
  * Returns the number of NVIDIA GPUs that are visible to a rank on this machine: the device nodes, restricted by
- * CUDA_VISIBLE_DEVICES. No driver is loaded, so that a machine without a driver has 0 GPUs.
+ * CUDA_VISIBLE_DEVICES. No driver is loaded, so a machine without a driver has 0 GPUs.
  */
 export function countGpus(env: NodeJS.ProcessEnv, nodes: number = countDeviceNodes()): number {
   const visibleDevices = env.CUDA_VISIBLE_DEVICES;

@@ -60,7 +60,7 @@ export class CallChecker {
     const report = this.#reports.get(key);
     if (report === undefined) {
       this.#reports.set(key, { history, rank, links: new Set([link]) });
-      // Reports of a group that has lost a member never become complete, so that the oldest one is dropped.
+      // Reports of a group that has lost a member never become complete, so the oldest one is dropped.
       if (this.#reports.size > MAX_PENDING_REPORTS) this.#reports.delete(this.#reports.keys().next().value as string);
     } else if (report.history !== history) {
       return this.#queryLogs({ group, ranks: explicitRanks }, report.rank, rank);

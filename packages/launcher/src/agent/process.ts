@@ -119,7 +119,7 @@ try {
 } catch (error) {
   const { code, message } = error as NodeJS.ErrnoException;
   if (code === "EADDRINUSE") {
-    // Another agent already listens at the socket, so that this one is not needed.
+    // Another agent already listens at the socket, so this one is not needed.
     process.stdout.write("in-use\n", () => process.exit(0));
   } else {
     process.stderr.write(`agent${path === undefined ? "" : ` at ${path}`}: ${message}\n`, () => process.exit(1));

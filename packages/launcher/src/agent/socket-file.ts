@@ -73,7 +73,7 @@ async function removeStaleSocket(path: string): Promise<void> {
   for (let attempt = 0; attempt < 2; attempt++) {
     if (await isListening(path))
       throw Object.assign(new Error(`an agent already listens at ${path}`), { code: "EADDRINUSE" });
-    // A socket between bind and listen refuses connections, so that a second try is needed.
+    // A socket between bind and listen refuses connections, so a second try is needed.
     await delay(20);
   }
   const backupPath = `${path}.${process.pid}`;

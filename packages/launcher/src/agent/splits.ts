@@ -98,7 +98,7 @@ export class SplitCollector {
     const expected = countRanks(isRoot ? ranks : localRanks());
     const pendingSplit = { group, index, ranks, expected, colors: new Map<number, bigint>() };
     this.#pending.set(key, pendingSplit);
-    // A split that has lost a member never becomes complete, so that the oldest one is dropped.
+    // A split that has lost a member never becomes complete, so the oldest one is dropped.
     if (this.#pending.size > MAX_PENDING_SPLITS) this.#pending.delete(this.#pending.keys().next().value as string);
     return pendingSplit;
   }

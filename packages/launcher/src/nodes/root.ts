@@ -383,7 +383,7 @@ export class RootCoordinator implements Coordinator {
   #onReport({ reports, offsetMs }: MemberNode, { record: encodedReport }: FrameOf<"report">): void {
     const report = decodeReport(encodedReport, finiteOrZero(offsetMs));
     reports.push(report);
-    // If no rank of that node has joined, its agent has no world to reject, so that the root must reject it.
+    // If no rank of that node has joined, its agent has no world to reject, so the root must reject it.
     if (classifyExit(report.record) === "ok") this.reportSucceeded(report.record.rank);
   }
 

@@ -30,7 +30,7 @@ export function parseNodes(values: OptionValues, argv: readonly string[] = []): 
 /** Parses the options of a job on one node, and rejects values that refer to other nodes. */
 function parseSingleNode(values: OptionValues): NodeOptions {
   if ((values.count("node-rank", 0) ?? 0) > 0) throw values.invalidValueError("node-rank", "0, because --nnodes is 1");
-  // Without --standalone, torchrun uses a rendezvous endpoint. With one node the job is the same, so that only the
+  // Without --standalone, torchrun uses a rendezvous endpoint. With one node the job is the same, so only the
   // value is checked.
   values.flag("standalone");
   const address = values.text("master-addr");

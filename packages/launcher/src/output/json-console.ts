@@ -14,7 +14,7 @@ export function createJsonConsole(sink: OutputSink, shownRanks: ReadonlySet<numb
 }
 
 /**
- * Whether an event is progress of a rank other than 0. Ranks progress together, so that rank 0's progress is
+ * Whether an event is progress of a rank other than 0. Ranks progress together, so rank 0's progress is
  * sufficient.
  */
 const isRedundantProgress = ({ kind, rank }: LineEvent): boolean => kind === "progress" && rank !== 0;

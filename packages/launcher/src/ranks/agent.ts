@@ -197,7 +197,7 @@ function isTooManyOpenFiles(error: unknown): boolean {
  * Returns a function that wraps a command so that the kernel kills it when the launcher exits, by util-linux's setpriv
  * if that is available.
  *
- * The kernel sends the signal when the thread that started the process exits, so that this works only from the main
+ * The kernel sends the signal when the thread that started the process exits, so this works only from the main
  * thread. If the launcher exits before setpriv has run, the parent pipe and the guard end the rank.
  */
 export async function createDeathSignalWrapper(): Promise<(command: Command) => Command> {

@@ -44,7 +44,7 @@ function listLiveProcesses(): readonly LiveProcess[] {
 }
 
 /**
- * Parses `pid (command) state ppid group …`. The command may contain spaces and parentheses, so that the last `)` ends
+ * Parses `pid (command) state ppid group …`. The command may contain spaces and parentheses, so the last `)` ends
  * it.
  */
 function readStat(pid: number): LiveProcess | undefined {

@@ -118,7 +118,7 @@ function extractSourceExcerpt({ thrown, uncaught }: RankRecord): Pick<Failure, "
 const failureTimeMs = ({ thrown, exitedAt }: RankRecord): number => Math.min(thrown?.timeMs ?? exitedAt, exitedAt);
 
 /**
- * Returns whether a rank crashed by a signal. The launcher never sends the listed signals, so that they are crashes
+ * Returns whether a rank crashed by a signal. The launcher never sends the listed signals, so they are crashes
  * even after a stop. SIGKILL is a crash if the launcher did not send it: the exit may be noticed after those of ranks
  * that lost this peer.
  */

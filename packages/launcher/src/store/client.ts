@@ -39,9 +39,7 @@ const timeoutKind: ArgumentKind = {
   accepts: (value) => typeof value === "number" && value >= 0,
 };
 
-/**
- * Checks and returns the timeout. JSON would encode Infinity as null, which means five minutes, so that it is replaced.
- */
+/** Checks and returns the timeout. JSON would encode Infinity as null, which means five minutes, so it is replaced. */
 function resolveTimeout(options: WaitOptions): number | undefined {
   const { timeoutMs } = checkArgument("options", argument.options, options);
   if (timeoutMs !== undefined) checkArgument("timeoutMs", timeoutKind, timeoutMs);

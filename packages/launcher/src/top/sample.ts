@@ -112,7 +112,7 @@ function computeStepsAndRates(previous: RankMetrics | undefined, current: RankMe
 const MIN_SHARE_DIFFERENCE = 0.1;
 
 /**
- * Returns the slowest rank (the straggler). Collectives slow all ranks down to its pace, so that step times are equal,
+ * Returns the slowest rank (the straggler). Collectives slow all ranks down to its pace, so step times are equal,
  * but the other ranks wait for it and it waits least. Returns null if the waiting shares differ by less than a tenth.
  */
 export function findSlowestRank(ranks: readonly WaitingRank[]): number | null {

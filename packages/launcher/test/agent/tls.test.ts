@@ -73,7 +73,7 @@ describe("TLS with a pre-shared key", () => {
       /handshake failure|protocol version|disconnected before secure/,
     );
     expect(refused).toHaveLength(2);
-    // No store is served here, so that even a client with the secret receives no reply.
+    // No store is served here, so even a client with the secret receives no reply.
     const store = await connectTls(server.address, { secret, protocol: TLS_PROTOCOLS.store });
     await once(store.resume(), "close");
     const http = createServer((socket) => socket.on("error", () => {}).end("HTTP/1.1 400 Bad Request\r\n\r\n"));

@@ -137,7 +137,7 @@ for i in 0 1 2; do expect "batch-$job.out" "attempt 0 start 0: $i 3"; done
 scontrol requeue "$job"
 refuse "batch-$job.out" "✖"
 expect_state "$job" PENDING
-# SLURM delays a requeued job by two minutes, so that its start time is set here. The pause is needed because a node
+# SLURM delays a requeued job by two minutes, so its start time is set here. The pause is needed because a node
 # refuses a job in the same second in which it has ended it.
 await_idle
 sleep 2

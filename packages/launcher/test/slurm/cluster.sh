@@ -95,7 +95,7 @@ mount -t tmpfs -o size=3g tmpfs "$root"
 mkdir "$root"/{upper,work,root}
 mount -t overlay overlay -o "lowerdir=/,upperdir=$root/upper,workdir=$root/work" "$root/root"
 mount --rbind /dev "$root/root/dev"
-# If the repository or Node are on separate file systems, the overlay does not contain them, so that they are mounted.
+# If the repository or Node are on separate file systems, the overlay does not contain them, so they are mounted.
 for directory in "$repository" "$(dirname "$(dirname "$(readlink -f "$(command -v node)")")")"; do
   [ "$(findmnt -nT "$directory" -o TARGET)" = / ] || { mkdir -p "$root/root$directory"; mount --bind "$directory" "$root/root$directory"; }
 done
