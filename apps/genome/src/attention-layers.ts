@@ -10,12 +10,14 @@ import {
 import { HierarchicalMetaAttention, type MetaForwardOptions, type MetaResult } from "@mosaic/attention/meta";
 import type { ModelSettings } from "./settings.ts";
 
-/** Times the usual scale of q·k: one key among thousands must stand out from the start for a model to learn from it. */
+/**
+ * Factor on the usual scale of q·k. One key among thousands must stand out initially so that a model learns from it.
+ */
 const SCALE_FACTOR = 3;
 const attentionScale = (headDim: number): number => SCALE_FACTOR * headDim ** -0.5;
 /**
- * Every base sees all others, and not itself: queries and keys begin equal, so nothing is so like a base as itself, and a
- * hidden one would read, of all bases, the one that lacks it.
+ * Every base attends to all others but not to itself. Queries and keys are equal initially, so that every base is most
+ * similar to itself, and a masked base would attend to the one base that lacks the information.
  */
 const excludeSelfMask: Mask = {
   name: "others",
@@ -25,21 +27,21 @@ const excludeSelfMask: Mask = {
   ],
 };
 
-/** Learned queries of a chunk's summary. */
+/** Number of learned queries of a chunk's summary. */
 export const SUMMARY_HEADS = 8;
 
-/** Attention's result [B,S,E], and what meta-attention did for it. */
+/** Result of attention [B,S,E], and details of meta-attention. */
 export interface AttentionOutput {
   readonly out: Tensor;
   readonly result: MetaResult | null;
 }
 
-/** Attention of one of the methods, over this rank's rows [B,S,E]. */
+/** Attention by one of the methods, for this rank's rows [B,S,E]. */
 export abstract class AttentionLayer extends Module {
   abstract forward(x: Tensor, options?: MetaForwardOptions): Promise<AttentionOutput>;
 }
 
-/** Every query sees every other key: keys and values go around the ranks. */
+/** Ring attention: every query attends to every other key. Keys and values are passed around the ranks. */
 class RingAttentionLayer extends AttentionLayer {
   readonly #attention: MultiAxisAttention;
 
@@ -58,7 +60,7 @@ class RingAttentionLayer extends AttentionLayer {
   }
 }
 
-/** Every query sees its own chunk: the chunks of a rank are an axis of their own. */
+/** Local attention: every query attends to its own chunk. The chunks of a rank form a separate tensor axis. */
 class LocalAttentionLayer extends AttentionLayer {
   readonly #attention: MultiAxisAttention;
   readonly #chunkLength: number;
@@ -81,7 +83,7 @@ class LocalAttentionLayer extends AttentionLayer {
   }
 }
 
-/** Every query sees its own chunk and those that the router chose for it. */
+/** Meta-attention: every query attends to its own chunk and to those that the router selects for it. */
 class MetaAttentionLayer extends AttentionLayer {
   readonly #metaAttention: HierarchicalMetaAttention;
 
@@ -110,7 +112,7 @@ class MetaAttentionLayer extends AttentionLayer {
   }
 }
 
-/** Attention of the method that the settings name. */
+/** Creates an attention layer of the method that the settings name. */
 export function createAttentionLayer(ctx: Context, settings: ModelSettings): AttentionLayer {
   if (settings.method === "ring") return new RingAttentionLayer(ctx, settings);
   if (settings.method === "local") return new LocalAttentionLayer(ctx, settings);
@@ -118,8 +120,8 @@ export function createAttentionLayer(ctx: Context, settings: ModelSettings): Att
 }
 
 /**
- * Queries and keys begin equal, so that a base looks at first at bases with surroundings like its own: what repeats, it
- * finds thousands of steps sooner than from nothing.
+ * Initializes queries and keys with equal weights, so that a base initially attends to bases with similar surroundings.
+ * The model finds repeats thousands of steps earlier than with independent weights.
  */
 function initializeQkEqual(ctx: Context, { weight, bias }: Linear, embedDim: number): void {
   scope(() => {

@@ -9,10 +9,10 @@ import { trainingFilePaths, loadTrainer } from "./run.ts";
 import { formatMethodName, type Settings } from "./settings.ts";
 import { type TrainingLaunchOptions, launchTraining } from "./training.ts";
 
-/** Held-out sequences that the trained model is evaluated on. */
+/** Number of held-out sequences on which the trained model is evaluated. */
 const HELD_OUT_SEQUENCES = 64;
 
-/** Trains on planted repeats, and counts how many the router finds in held-out sequences. */
+/** Trains on planted repeats, and measures how many of them the router finds in held-out sequences. */
 export async function trainOnPlantedRepeats(
   settings: Settings,
   launchOptions: TrainingLaunchOptions,
@@ -37,7 +37,7 @@ export async function trainOnPlantedRepeats(
   };
 }
 
-/** Of all methods, in the order of what they move. */
+/** The compared methods, in order of the bytes that they send. */
 const comparedMethods: readonly Pick<Settings, "method" | "topK">[] = [
   { method: "local", topK: 0 },
   { method: "meta", topK: 1 },
@@ -46,12 +46,13 @@ const comparedMethods: readonly Pick<Settings, "method" | "topK">[] = [
   { method: "ring", topK: 0 },
 ];
 
-/** Whose map is drawn. */
+/** topK of the method whose routing map is drawn. */
 const MAP_TOP_K = 2;
 
 /**
- * Trains each method on the masked genome with the multiply-adds that ring attention needs for `settings.steps` steps, so that
- * a method that attends to fewer keys takes more steps; and measures the routers. `launchOptionsFor` names how the training of that name is started.
+ * Trains each method on the masked genome with the multiply-adds that ring attention needs for `settings.steps` steps,
+ * so that a method that attends to fewer keys runs more steps. Then measures the routers. `launchOptionsFor` returns
+ * the launch options of the training with a given name.
  */
 export async function compareMethods(
   settings: Settings,

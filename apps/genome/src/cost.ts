@@ -6,7 +6,7 @@ import type { ModelSettings, Settings } from "./settings.ts";
 
 const FLOAT_BYTES = 4;
 
-/** Bytes that attention sends in a step, forward and backward, all ranks together. Collective. */
+/** Returns the bytes that attention sends in a step, forward and backward, on all ranks together. Collective. */
 export async function sumAttentionBytesSent(
   ctx: Context,
   settings: Settings,
@@ -17,29 +17,31 @@ export async function sumAttentionBytesSent(
   const sentBytes = results.reduce((sum, { meta }) => {
     return sum + meta.bytesMoved.forward.sent + meta.bytesMoved.backward.sent;
   }, 0);
-  // In floats, so that a float32 holds the number exactly.
+  // Counted in floats, so that a float32 represents the number exactly.
   using numFloatsTensor = fromArray(ctx, [sentBytes / FLOAT_BYTES], [1]);
   ctx.world.allReduce(numFloatsTensor, "sum", { label: "bytes" }).wait();
   return (await numFloatsTensor.item()) * FLOAT_BYTES;
 }
 
-/** Keys and values to all other ranks, forward and again backward, and their gradients home. */
+/**
+ * Returns the bytes of ring attention: keys and values to all other ranks in forward and backward, and the gradients.
+ */
 function ringBytes({ layers, batch, chunks, chunkLength, embedDim }: Settings, ranks: number): number {
   return layers * 3 * (ranks - 1) * 2 * batch * chunks * chunkLength * embedDim * FLOAT_BYTES;
 }
 
-// What a training costs, by closed form. A multiply-add of a forward counts once more for each of the two products that its
-// backward makes of it.
+// Cost of a training in closed form. Each multiply-add of the forward causes two more in the backward, one for each of
+// the two products.
 
 const TRAINING_TO_FORWARD_RATIO = 3;
 
-/** Chunks that each chunk looks at beside its own, at a step. */
+/** Returns the number of chunks to which each chunk attends besides itself, at a step. */
 function countAttendedChunks(step: number, { method, topK, chunks, warmup: warmupSteps }: ModelSettings): number {
   if (method === "ring") return chunks - 1;
   return method === "local" ? 0 : denseToSparse(step, { topK, chunks, steps: warmupSteps });
 }
 
-/** Multiply-adds of a step, all ranks together. */
+/** Returns the number of multiply-adds of a step, on all ranks together. */
 export function multiplyAddsPerStep(step: number, settings: Settings): number {
   const { embedDim: e, layers, chunks, chunkLength, batch, method } = settings;
   const attendedKeys = (1 + countAttendedChunks(step, settings)) * chunkLength;
@@ -50,7 +52,7 @@ export function multiplyAddsPerStep(step: number, settings: Settings): number {
   return TRAINING_TO_FORWARD_RATIO * batch * chunks * chunkLength * multiplyAddsPerToken;
 }
 
-/** How many steps a training may take before it has done so many multiply-adds. */
+/** Returns the number of steps that a training can run within a budget of multiply-adds. */
 export function stepsForBudget(multiplyAddBudget: number, settings: Settings): number {
   let [steps, multiplyAdds] = [0, multiplyAddsPerStep(0, settings)];
   while (multiplyAdds <= multiplyAddBudget) multiplyAdds += multiplyAddsPerStep(++steps, settings);

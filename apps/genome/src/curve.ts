@@ -1,20 +1,20 @@
 /** One line of a training's log. */
 export interface CurvePoint {
-  /** Steps taken. */
+  /** Number of completed steps. */
   readonly step: number;
-  /** Mean cross-entropy of that step's hidden bases, nats. */
+  /** Mean cross-entropy of the step's masked bases, in nats. */
   readonly loss: number;
-  /** What attention alone has sent so far, all ranks together. */
+  /** Bytes sent by attention so far, on all ranks together. */
   readonly bytes: number;
-  /** Multiply-adds so far, all ranks together. */
+  /** Number of multiply-adds so far, on all ranks together. */
   readonly work: number;
-  /** Of held-out sequences, at the steps that evaluate. */
+  /** Evaluation on held-out sequences, at the steps with an evaluation. */
   readonly held?: Evaluation;
 }
 
-/** What is known of a model on held-out sequences. */
+/** Evaluation of a model on held-out sequences. */
 export interface Evaluation {
   readonly loss: number;
-  /** Planted repeats: share of them whose source is among the first two chunks chosen, in the last layer. */
+  /** For planted repeats: share of the pairs whose source is among the first topK chunks chosen in the last layer. */
   readonly recall?: number;
 }

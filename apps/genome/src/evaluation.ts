@@ -10,10 +10,10 @@ import { loadBatch } from "./samples.ts";
 import type { Settings } from "./settings.ts";
 import type { Trainer } from "./trainer.ts";
 
-/** Sequences that are evaluated at once. */
+/** Default number of sequences of an evaluation. */
 const EVALUATION_SEQUENCES = 8;
 
-/** How a model does on sequences that it never trains on. Collective; the same on every rank. */
+/** Evaluates a model on held-out sequences. Collective. The result is the same on every rank. */
 export async function evaluate(trainer: Trainer, sequences: number = EVALUATION_SEQUENCES): Promise<Evaluation> {
   const { ctx, model, settings, samples } = trainer;
   model.eval();
@@ -43,13 +43,13 @@ function isPlanted(sample: Sample): sample is Sample & { readonly sources: Reado
   return "sources" in sample;
 }
 
-/** A share: so many of so many. */
+/** Number of recalled pairs, and number of all pairs. */
 interface RecallCount {
   readonly numRecalled: number;
   readonly numPairs: number;
 }
 
-/** Of how many query chunks the one source is among the first k that were chosen. */
+/** Counts the query chunks whose source is among the first k chosen chunks. */
 export function countRecalledPairs(
   chosenChunksByRow: readonly (readonly number[])[],
   sources: ReadonlyMap<number, number>,
@@ -61,15 +61,15 @@ export function countRecalledPairs(
   return { numRecalled: recalledPairs.length, numPairs: sources.size };
 }
 
-/** What share of the remote mass, and of the k chunks with most of it, the first k chosen chunks have. */
+/** Comparison of the first k chosen chunks with the k other chunks that have the most attention mass. */
 export interface MassRecall {
-  /** Of the k other chunks with most of the attention, the share that was chosen. */
+  /** Share of the k best chunks that was chosen. */
   readonly recall: number;
-  /** Mass on the chosen chunks, over the mass on the k best. */
+  /** Mass on the chosen chunks, divided by the mass on the k best. */
   readonly captured: number;
 }
 
-/** Row by row of mass [n,N], n query chunks beginning with number `first`; their own chunk does not count. */
+/** Computes the recall from mass [n,N] of n query chunks from index `first` on. A query's own chunk is excluded. */
 export function massRecall(
   mass: Float32Array,
   chosenChunksByRow: readonly (readonly number[])[],
@@ -89,7 +89,7 @@ export function massRecall(
   return { recall: numHits / (rows * k), captured: capturedMass / maxMass };
 }
 
-/** The chunks of one sequence that each chunk chose, with the first layer's router or another's. */
+/** Returns, for each chunk of one sequence, the chunks that a layer's router chose. */
 function getChosenChunks(
   results: readonly MetaResult[],
   layer: number,
@@ -98,7 +98,7 @@ function getChosenChunks(
   return results[layer]!.meta.chosen[sequenceIndex]!;
 }
 
-/** How well the last layer's router predicts where exact attention would look, on sequences it never trained on. */
+/** Measures how well the last layer's router predicts the mass of exact attention, on held-out sequences. */
 export async function measureRouterRecall(
   trainer: Trainer,
   sequences = 8,
@@ -112,7 +112,7 @@ export async function measureRouterRecall(
   for (let i = 0; i < sequences; i++) {
     using batch = loadBatch(ctx, [samples.heldOutSample(i)], settings);
     using routedOutput = await model.forward(batch.tokens);
-    // The same weights look everywhere: what they see is exact attention.
+    // The same weights with all chunks chosen compute exact attention.
     using exactOutput = await model.forward(batch.tokens, { chosen: [otherChunksByRow] });
     const { attentionMass } = exactOutput.results.at(-1)!.meta;
     const chosenChunksByRow = getChosenChunks(routedOutput.results, routedOutput.results.length - 1);
@@ -128,21 +128,21 @@ export async function measureRouterRecall(
   };
 }
 
-/** A routing map: how much each bin of the genome is routed to each other, rows sum to 1. */
+/** Routing map: the weight with which each bin of the genome is routed to each bin. Rows sum to 1. */
 export interface RoutingMap {
-  /** Bases of a bin. */
+  /** Number of bases in a bin. */
   readonly bin: number;
   readonly bins: number;
-  /** [bins,bins], row by row. */
+  /** [bins,bins], row-major. */
   readonly weights: readonly number[];
 }
 
-/** Neighbouring chunks are drawn as one. */
+/** Number of adjacent chunks in a bin of the routing map. */
 const CHUNKS_PER_BIN = 4;
 
 /**
- * Routes the whole genome at once, on one rank, with a trained model's weights: the last layer's routing distribution, by
- * bins of a few chunks. The last bin reaches around the end, where λ closes to a circle inside its host.
+ * Routes the whole genome at once, on one rank, with a trained model's weights. Returns the last layer's routing
+ * distribution, by bins of a few chunks. The last bin wraps around the end, because λ is circular inside its host.
  */
 export async function computeRoutingMap(
   ctx: Context,
@@ -165,7 +165,7 @@ export async function computeRoutingMap(
   return { bin: basesPerBin, bins, weights: sumIntoBins(routingWeights, chunks) };
 }
 
-/** Sums over the chunks of a column's bin, means over those of a row's. */
+/** Sums weights over the chunks of a column's bin, and averages them over the chunks of a row's bin. */
 function sumIntoBins(routingWeights: Float32Array, chunks: number): readonly number[] {
   const bins = chunks / CHUNKS_PER_BIN;
   const sums = new Float64Array(bins * bins);

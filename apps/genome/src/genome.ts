@@ -1,4 +1,4 @@
-// A token is what stands around a base: words of three letters, side by side, the middle one around the base itself.
+// A token represents the surroundings of a base: adjacent words of three letters, the middle word centered on the base.
 import { readFileSync } from "node:fs";
 import { gunzipSync } from "node:zlib";
 
@@ -6,14 +6,14 @@ const NUM_BASE_LETTERS = 5;
 const VOCABULARY_SIZE = NUM_BASE_LETTERS ** 3;
 const WORD_OFFSETS = [-9, -6, -3, 0, 3, 6, 9] as const;
 
-/** Words that make a token. */
+/** Number of words in a token. */
 export const WORDS_PER_TOKEN: number = WORD_OFFSETS.length;
-/** Rows of the table that words are looked up in: each place around the base has its own. */
+/** Number of rows in the embedding table of words. Each word position around the base has separate rows. */
 export const NUM_EMBEDDINGS: number = WORDS_PER_TOKEN * VOCABULARY_SIZE;
-/** Letters on either side that a token embeds. */
+/** Number of letters on either side of a base that its token includes. */
 export const CONTEXT_RADIUS = 10;
 
-/** For each row of the table 1, or 0 if any of its letters is hidden. */
+/** Returns 1 for each row of the table, or 0 if any of the row's letters is masked. */
 export function createUnmaskedRowIndicators(): Float32Array {
   const hasMask = (word: number): boolean =>
     [25, 5, 1].some((placeValue) => Math.floor(word / placeValue) % NUM_BASE_LETTERS === MASKED_BASE);
@@ -21,8 +21,8 @@ export function createUnmaskedRowIndicators(): Float32Array {
 }
 
 /**
- * The tokens of positions [start, end), each as `WORDS_PER_TOKEN` rows of the table, row-major. Beyond the ends of the sequence
- * nothing is known, as under a mask.
+ * Returns the tokens of positions [start, end), each as `WORDS_PER_TOKEN` row indices of the table, row-major.
+ * Positions beyond the ends of the sequence are treated as masked.
  */
 export function tokenize(bases: Uint8Array, start: number, end: number): Int32Array {
   const baseAt = (position: number): number => bases[position] ?? MASKED_BASE;
@@ -42,7 +42,7 @@ export function tokenize(bases: Uint8Array, start: number, end: number): Int32Ar
 /** Bases as numbers: A 0, C 1, G 2, T 3. */
 export type Bases = Uint8Array;
 
-/** What is read where a base is hidden. */
+/** Value of a masked base. */
 export const MASKED_BASE = 4;
 
 /** Bacteriophage λ, NCBI accession NC_001416.1: 48 502 bases; the quickstart's copy. */
@@ -59,7 +59,7 @@ export function readLambdaGenome(): Bases {
   );
 }
 
-/** "ACGT" as numbers; throws a RangeError for another letter. */
+/** Parses "ACGT" to numbers. Throws a RangeError for another letter. */
 export function parseBases(sequence: string): Bases {
   return Uint8Array.from(sequence, (letter, i) => {
     const base = "ACGT".indexOf(letter);
@@ -68,12 +68,12 @@ export function parseBases(sequence: string): Bases {
   });
 }
 
-/** Numbers as "ACGT", "-" where masked. */
+/** Formats numbers as "ACGT", with "-" for masked bases. */
 export function formatBases(bases: ArrayLike<number>): string {
   return Array.from(bases, (base) => "ACGT-"[base]).join("");
 }
 
-/** The other strand, read in its own direction. */
+/** Returns the other strand, read in its own direction. */
 export function reverseComplement(bases: Bases): Bases {
   return bases.map((base) => 3 - base).reverse();
 }
@@ -83,12 +83,12 @@ export interface Gene {
   readonly name: string;
   readonly start: number;
   readonly end: number;
-  /** Read from end to start on the other strand. */
+  /** Whether the gene is read from end to start on the other strand. */
   readonly isComplement: boolean;
   readonly role: Role;
 }
 
-/** What genes are coloured by. */
+/** Role of a gene, which determines its color. */
 export type Role = "head" | "tail" | "recombination" | "control" | "replication" | "lysis" | "other";
 
 type GeneRow = readonly [name: string, start: number, end: number, role: Role];
@@ -156,14 +156,14 @@ const createGenes = (rows: readonly GeneRow[], isComplement: boolean): readonly 
 /**
  * λ's main genes in the order of the genome, from the annotation of GenBank record NC_001416.1 (21 April 2009; after J02459,
  * Sanger et al. 1982, Daniels et al. 1983). stf′ and stf″, there orf-401 and orf-314, are the halves of a side-tail-fibre gene
- * that a frameshift split, and tfa is orf-194 (Hendrix and Duda 1992). A test reads each from the sequence itself.
+ * that a frameshift split, and tfa is orf-194 (Hendrix and Duda 1992). A test reads each gene from the sequence.
  */
 export const genes: readonly Gene[] = [
   ...createGenes(forwardStrandGenes, false),
   ...createGenes(reverseStrandGenes, true),
 ].sort((a, b) => a.start - b.start);
 
-/** Begins a protein in λ. */
+/** Codons that begin a protein in λ. */
 export const startCodons = ["ATG", "GTG", "TTG"] as const;
-/** Ends one. */
+/** Codons that end a protein. */
 export const stopCodons = ["TAA", "TAG", "TGA"] as const;

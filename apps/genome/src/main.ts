@@ -25,7 +25,7 @@ try {
   progress.end();
 }
 
-/** Shows each step of a training of that name. */
+/** Returns a function that shows each step of the training named `name`. */
 function createStepReporter(name: string): (report: StepReport) => void {
   const showProgress = progress.begin();
   return ({ step, totalSteps, loss }) =>
@@ -89,7 +89,7 @@ function draw(args: readonly string[]): void {
   writeResultsPage();
 }
 
-/** Without the output directory, which was temporary. */
+/** Removes the output directory from the settings, because it was temporary. */
 function omitOutputDir<T extends { readonly settings: Settings }>(result: T): T {
   return { ...result, settings: { ...result.settings, outputDir: "" } };
 }

@@ -1,30 +1,32 @@
 import { type Bases, MASKED_BASE, parseBases } from "./genome.ts";
 import type { Random } from "@mosaic/program";
 
-/** Targets of positions that do not count. */
+/** Target of positions that are excluded from the loss. */
 export const IGNORE_INDEX = -100;
 
-/** One sequence: inputs and targets of a model. */
+/** Inputs and targets of a model for one sequence. */
 export interface Sample {
-  /** Bases 0 to 3, `MASKED_BASE` where hidden [S]. */
+  /** Bases 0 to 3, or `MASKED_BASE` if masked [S]. */
   readonly bases: Uint8Array;
-  /** The hidden bases, `IGNORE_INDEX` elsewhere [S]. */
+  /** The masked bases, and `IGNORE_INDEX` elsewhere [S]. */
   readonly targets: Float32Array;
 }
 
-/** A sequence that is cut into chunks, one of which explains what is hidden in another. */
+/** A sequence of chunks in pairs, one of which contains a copy of the bases that are masked in the other. */
 export interface PlantedSample extends Sample {
-  /** For each chunk with something hidden the chunk that holds the copy. */
+  /** For each chunk with masked bases, the chunk that contains the copy. */
   readonly sources: ReadonlyMap<number, number>;
 }
 
-/** Share of bases that are hidden. */
+/** Share of bases that are masked. */
 const MASK_RATE = 0.15;
 
-/** Where the genome is held out from training, in bases: a quarter, from the recombination genes to the replication genes. */
+/** Range of bases that is held out from training: a quarter, from the recombination genes to the replication genes. */
 export const HELD_OUT_RANGE = { start: 28_000, end: 40_192 } as const;
 
-/** A stretch of the genome with some bases hidden; the genome is circular, as λ's own does inside its host. */
+/**
+ * Returns a range of the genome with some bases masked. The genome is treated as circular, as λ's is inside its host.
+ */
 export function maskBases(genome: Bases, { start, length }: { start: number; length: number }, random: Random): Sample {
   const bases = new Uint8Array(length);
   const targets = new Float32Array(length).fill(IGNORE_INDEX);
@@ -37,32 +39,32 @@ export function maskBases(genome: Bases, { start, length }: { start: number; len
   return { bases, targets };
 }
 
-/** A place for a stretch of training, clear of what is held out. */
+/** Returns a random start of a training sequence that does not overlap the held-out range. */
 export function drawTrainingStart(genome: Bases, length: number, random: Random): number {
   const numStarts = genome.length - (HELD_OUT_RANGE.end - HELD_OUT_RANGE.start) - length + 1;
   return (HELD_OUT_RANGE.end + random.integer(numStarts)) % genome.length;
 }
 
-// What is planted in each chunk: marker, key, repeat, key again another one. The two chunks of a pair have the same keys and
-// the same repeat, and in one of them the repeat is hidden. Bases of keys and repeats are drawn evenly, so that nothing but
-// the other chunk holds them.
+// The motif that is planted in each chunk consists of a marker, a key, a repeat and a second key. The two chunks of a
+// pair have the same keys and the same repeat, and in one of them the repeat is masked. Bases of keys and repeats are
+// drawn uniformly, so that only the other chunk reveals them.
 
-/** Stands before every key: eight bases that λ itself never has in this order. */
+/** Marker before every first key: eight bases that do not occur in λ in this order. */
 export const KEY_MARKER: Uint8Array = parseBases("CCTAGGCT");
 const KEY_LENGTH = 8;
 const REPEAT_LENGTH = 6;
-/** Bases of all that is planted in a chunk. */
+/** Number of bases of the motif planted in a chunk. */
 export const MOTIF_LENGTH: number = KEY_MARKER.length + KEY_LENGTH + REPEAT_LENGTH + KEY_LENGTH;
-/** Chunks of a pair are at least so many apart. */
+/** Minimum distance between the chunks of a pair, in chunks. */
 const MIN_PAIR_DISTANCE = 2;
 
-/** How a sequence is cut. */
+/** Division of a sequence into chunks. */
 interface Chunking {
   readonly chunks: number;
   readonly chunkLength: number;
 }
 
-/** A stretch of the genome, in each of whose chunks something is planted; every chunk is one of a pair. */
+/** Returns a range of the genome with a motif planted in each chunk. Every chunk belongs to a pair. */
 export function plantRepeats(genome: Bases, { chunks, chunkLength }: Chunking, random: Random): PlantedSample {
   const length = chunks * chunkLength;
   const genomeStart = random.integer(genome.length);
@@ -89,7 +91,7 @@ function maskRepeat(bases: Uint8Array, targets: Float32Array, start: number): vo
   }
 }
 
-/** A plant whose first key no other of the sequence has. */
+/** Returns a random motif whose first key occurs in no other motif of the sequence. */
 function drawPlantedMotif(random: Random, usedKeys: Set<string>): Uint8Array {
   const bases = Uint8Array.from({ length: MOTIF_LENGTH - KEY_MARKER.length }, () => random.integer(4));
   const key = bases.slice(0, KEY_LENGTH).join("");
@@ -98,7 +100,7 @@ function drawPlantedMotif(random: Random, usedKeys: Set<string>): Uint8Array {
   return Uint8Array.from([...KEY_MARKER, ...bases]);
 }
 
-/** All chunks in pairs (query, source), neighbours never together. */
+/** Returns all chunks in random pairs (query, source). Adjacent chunks are never paired. */
 function drawPairs(chunks: number, random: Random): readonly (readonly [number, number])[] {
   for (;;) {
     const order = random.permutation(chunks);

@@ -7,15 +7,15 @@ import { createUnmaskedRowIndicators, NUM_EMBEDDINGS } from "./genome.ts";
 
 const NUM_BASES = 4;
 
-/** What the model predicts of each base, and what its meta-attention did. Disposing it disposes all. */
+/** Predictions for each base, and details of meta-attention. Disposing the output disposes all its tensors. */
 export interface ModelOutput extends Disposable {
   /** [B,S,4], this rank's rows. */
   readonly logits: Tensor;
-  /** One for each layer; none but with "meta". */
+  /** One result for each layer with "meta", otherwise empty. */
   readonly results: readonly MetaResult[];
 }
 
-/** This rank's rows: the words around each base [B,S,W], and each base's place in its chunk [S]. */
+/** This rank's rows: the words around each base [B,S,W], and each base's position in its chunk [S]. */
 export interface Tokens {
   readonly tokenIds: Tensor;
   readonly positions: Tensor;
@@ -48,15 +48,15 @@ class Block extends Module {
   }
 }
 
-/** The embedding of hidden tokens is zero at first: so tokens that are alike but for what is hidden begin alike. */
+/** Initializes embeddings of masked words with 0, so that tokens that differ only in masked words are similar. */
 function zeroMaskedEmbeddings(ctx: Context, { weight }: Embedding): void {
   using unmaskedRowIndicators = fromArray(ctx, createUnmaskedRowIndicators(), [NUM_EMBEDDINGS, 1]);
   ctx.device.kernels.binary("mul", weight, weight, unmaskedRowIndicators);
 }
 
 /**
- * A small transformer that predicts which base stands at each position: words around it and its place in its chunk, layers of
- * attention and MLP, four logits.
+ * Small transformer that predicts the base at each position. Its inputs are the words around the base and the base's
+ * position in its chunk. Layers of attention and MLP are followed by four logits.
  */
 export class GenomeModel extends Module {
   readonly blocks: ModuleList<Block>;
@@ -77,7 +77,7 @@ export class GenomeModel extends Module {
     this.#head = this.addChild("head", new Linear(ctx, embedDim, NUM_BASES));
   }
 
-  /** Collective: every rank passes its rows. */
+  /** Computes the predictions. Collective: every rank passes its rows. */
   async forward({ tokenIds, positions }: Tokens, options: MetaForwardOptions = {}): Promise<ModelOutput> {
     let x = scope(() => this.#tokenEmbedding.forward(tokenIds).sum(2).add(this.#positionEmbedding.forward(positions)));
     const results: MetaResult[] = [];

@@ -1,4 +1,4 @@
-// What each rank runs: `mosaic-run --nproc-per-node 4 rank.js --task planted`. RANK and WORLD_SIZE come from the launcher.
+// Program of each rank: `mosaic-run --nproc-per-node 4 rank.js --task planted`. The launcher sets RANK and WORLD_SIZE.
 import * as mosaic from "@mosaic/attention";
 import { parseSettings } from "./settings.ts";
 import { train } from "./run.ts";

@@ -3,13 +3,13 @@ import type { CurvePoint } from "./curve.ts";
 import type { MassRecall, RoutingMap } from "./evaluation.ts";
 import type { Settings } from "./settings.ts";
 
-/** How a result came about. */
+/** Date and command that produced a result. */
 interface Origin {
   readonly date: string;
   readonly command: string;
 }
 
-/** One method's training: the evaluated steps of its curve, and for "meta" how its router does. */
+/** Training of one method: the evaluated steps of its curve and, for "meta", the recall of its router. */
 export interface MethodResult {
   readonly name: string;
   readonly settings: Settings;
@@ -18,13 +18,13 @@ export interface MethodResult {
   readonly recall?: MassRecall & { readonly chance: number };
 }
 
-/** What a comparison found. */
+/** Results of a comparison. */
 export interface Comparison extends Origin {
   readonly methods: readonly MethodResult[];
   readonly map: RoutingMap;
 }
 
-/** What the planted task found, one training a seed. */
+/** Results of the planted task, with one training per seed. */
 export interface PlantedResult extends Origin {
   readonly runs: readonly PlantedRun[];
 }
@@ -33,15 +33,15 @@ export interface PlantedRun {
   readonly settings: Settings;
   readonly seconds: number;
   readonly curve: readonly Pick<CurvePoint, "step" | "loss" | "held">[];
-  /** Over so many held-out pairs. */
+  /** Recall over `pairs` held-out pairs. */
   readonly recall: number;
   readonly pairs: number;
   readonly chance: number;
-  /** Mean cross-entropy of the hidden bases; ln 4 is guessing. */
+  /** Mean cross-entropy of the masked bases. Guessing has ln 4. */
   readonly loss: number;
 }
 
-/** Where results of this repository lie. */
+/** Folder of the results in this repository. */
 export const RESULTS_URL: URL = new URL("../results/", import.meta.url);
 
 export function writeResult(path: string | URL, result: Comparison | PlantedResult): void {

@@ -10,21 +10,21 @@ import { evaluate } from "./evaluation.ts";
 import type { Settings } from "./settings.ts";
 import { Trainer } from "./trainer.ts";
 
-/** Files of a training's output directory. */
+/** Returns the file paths of a training's output directory. */
 export const trainingFilePaths = (directory: string): { curve: string; checkpoint: string } => ({
   curve: join(directory, "curve.jsonl"),
   checkpoint: join(directory, "model.safetensors"),
 });
 
-/** What is remembered beside the weights. */
+/** Totals that a checkpoint contains in addition to the weights. */
 interface RunningTotals {
   readonly bytes: number;
   readonly work: number;
 }
 
 /**
- * What each rank does: trains to the last step, from the checkpoint in the output directory if there is one. Rank 0 writes the curve.
- * `progress` is called for every step.
+ * Trains on each rank to the last step, from the checkpoint in the output directory if there is one. Rank 0 writes the
+ * curve. `onProgress` is called for every step.
  */
 export async function train(
   ctx: Context,
@@ -57,7 +57,7 @@ export async function train(
   return trainer;
 }
 
-/** A finished training's model, from its checkpoint, on however many ranks this context has. */
+/** Loads the model of a completed training from its checkpoint, on any number of ranks. */
 export async function loadTrainer(ctx: Context, settings: Settings): Promise<Trainer> {
   const trainer = new Trainer(ctx, { ...settings, ranks: ctx.size });
   const { model, optimizer } = trainer;

@@ -12,11 +12,11 @@ import type { Tokens } from "./model.ts";
 import { Random } from "@mosaic/program";
 import type { ModelSettings, Settings } from "./settings.ts";
 
-/** The random stream of each split; no number of one is ever that of another. */
+/** Random stream of each split. The streams are disjoint. */
 const randomStreams = { training: 0, evaluation: 1 } as const;
 type Split = keyof typeof randomStreams;
 
-/** The sequences of a task: the same on every rank, in every run, after every restart. */
+/** Sequences of a task. They are the same on every rank, in every run and after every restart. */
 export class SampleSource {
   readonly #settings: Settings;
   readonly #genome: Bases = readLambdaGenome();
@@ -25,13 +25,13 @@ export class SampleSource {
     this.#settings = settings;
   }
 
-  /** Those of one step. */
+  /** Returns the sequences of one step. */
   trainingSamples(step: number): readonly Sample[] {
     const { batch } = this.#settings;
     return Array.from({ length: batch }, (_, i) => this.#drawSample("training", step * batch + i));
   }
 
-  /** The i-th of those that are never trained on. */
+  /** Returns the i-th held-out sequence. */
   heldOutSample(i: number): Sample | PlantedSample {
     return this.#drawSample("evaluation", i);
   }
@@ -54,14 +54,14 @@ export class SampleSource {
   }
 }
 
-/** Inputs and targets of a step: this rank's rows. Disposing it disposes all. */
+/** This rank's rows of the inputs and targets of a step. Disposing the batch disposes all its tensors. */
 interface Batch extends Disposable {
   readonly tokens: Tokens;
   /** [B,S]. */
   readonly targets: Tensor;
 }
 
-/** Puts this rank's rows of some samples, all equally long, on its device. */
+/** Copies this rank's rows of samples, which must have equal lengths, to its device. */
 export function loadBatch(
   ctx: Context,
   samples: readonly Sample[],

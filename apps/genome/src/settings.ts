@@ -12,7 +12,7 @@ const sharedDefaults = {
   outputDir: "",
 } as const;
 
-/** What each task does by default. */
+/** Default settings of each task. */
 const defaultsByTask: Readonly<Record<Settings["task"], Settings>> = {
   genome: {
     ...sharedDefaults,
@@ -81,7 +81,7 @@ const optionTexts: Readonly<Record<(typeof integerOptions | typeof numberOptions
 
 const toFlag = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
 
-/** What each option means, as the help shows it. */
+/** Help text of all options. */
 export const help: string = `  --task genome|planted   predict masked bases of λ, or of repeats planted in random bases (genome)
   --method ring|meta|local   attention method (meta)
 ${[...integerOptions, ...numberOptions]
@@ -94,10 +94,10 @@ ${[...integerOptions, ...numberOptions]
   .join("\n")}
   --output-dir PATH   folder of the curve and the checkpoint; training resumes from a checkpoint found there`;
 
-/** Options that a command sets by itself, and would have to ignore if they were given. */
+/** Options that a command sets itself. They are rejected on the command line, because they would be ignored. */
 type FixedOptions = Readonly<Record<string, string>>;
 
-/** Reads options of a training; throws a UsageError, for one that is decided, too. */
+/** Parses the options of a training. Throws a UsageError for invalid options and for fixed ones. */
 export function parseSettings(args: readonly string[], fixedOptions: FixedOptions = {}): Settings {
   const parsedOptions = parseFlags(args);
   const redundantFlag = Object.keys(fixedOptions).find((flag) => parsedOptions[flag] !== undefined);
@@ -134,7 +134,7 @@ export function formatArgs(settings: Settings): readonly string[] {
 }
 
 const POSITIVE_SETTINGS = ["ranks", "chunks", "chunkLength", "batch", "steps", "embedDim", "heads", "layers"] as const;
-/** A longer stretch would be evaluated on training data. */
+/** Maximum length of a sequence. A longer sequence would be evaluated on training data. */
 const MAX_LENGTH = HELD_OUT_RANGE.end - HELD_OUT_RANGE.start;
 
 function checkSettings(settings: Settings): Settings {
@@ -193,48 +193,48 @@ function parseChoice<T extends string>(name: string, text: string, choices: read
   throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
 }
 
-/** What a model attends with. */
+/** Attention methods. */
 const methods = ["ring", "meta", "local"] as const;
 type Method = (typeof methods)[number];
 
-/** The training task: bases hidden in λ, or repeats planted in it. */
+/** Training tasks: bases masked in λ, or repeats planted in it. */
 const tasks = ["genome", "planted"] as const;
 type Task = (typeof tasks)[number];
 
-/** What the model is made of. */
+/** Settings of the model. */
 export interface ModelSettings {
   readonly method: Method;
-  /** Chunks that each chunk looks at beside itself, with "meta". */
+  /** Number of chunks to which each chunk attends besides itself, with "meta". */
   readonly topK: number;
   readonly embedDim: number;
   readonly heads: number;
   readonly layers: number;
-  /** Chunks of the whole sequence, and bases in each. */
+  /** Number of chunks in the whole sequence, and number of bases in each. */
   readonly chunks: number;
   readonly chunkLength: number;
-  /** Steps over which routing goes from all chunks to topK. */
+  /** Number of steps over which routing is reduced from all chunks to topK. */
   readonly warmup: number;
 }
 
-/** What one training does. */
+/** Settings of one training. */
 export interface Settings extends ModelSettings {
   readonly task: Task;
   readonly ranks: number;
-  /** Sequences in a step. */
+  /** Number of sequences in a step. */
   readonly batch: number;
   readonly steps: number;
   readonly learningRate: number;
-  /** Weight of the loss that teaches the router where attention looks. */
+  /** Weight of the loss that trains the router on the attention mass of chunks. */
   readonly teacher: number;
   readonly seed: number;
   /** Steps between checkpoints, and between evaluations. */
   readonly checkpointEvery: number;
   readonly evaluateEvery: number;
-  /** Where the curve and the checkpoint are. */
+  /** Folder of the curve and the checkpoint. */
   readonly outputDir: string;
 }
 
-/** "ring", "local", "meta 2". */
+/** Returns "ring", "local" or, for example, "meta 2". */
 export function formatMethodName({ method, topK }: Pick<Settings, "method" | "topK">): string {
   return method === "meta" ? `meta ${topK}` : method;
 }

@@ -7,12 +7,17 @@ import { IGNORE_INDEX } from "./masked-bases.ts";
 import type { Settings } from "./settings.ts";
 import { sumAttentionBytesSent } from "./cost.ts";
 
-/** Steps in which the learning rate rises. */
+/** Number of warm-up steps of the learning rate. */
 const WARMUP_STEPS = 20;
 
-/** What matches words with words begins right, and must not be unlearned while nothing yet reads what it finds. */
+/**
+ * Learning-rate factor of parameters that match words with words. Their initial values are suitable, and must not be
+ * unlearned before other parameters use the matches.
+ */
 const QK_PATH_LR_SCALE = 0.05;
-/** Routers learn from few numbers, one for each chunk and not for each base, and so may take longer steps. */
+/**
+ * Learning-rate factor of routers. They learn from one value per chunk instead of per base, so larger steps are safe.
+ */
 const ROUTER_LR_SCALE = 3;
 
 const plantedOverrides = (name: string): ParameterOverrides => {
@@ -20,7 +25,7 @@ const plantedOverrides = (name: string): ParameterOverrides => {
   return /^(words|places)\.|norm1|qkv_proj/.test(name) ? { lrScale: QK_PATH_LR_SCALE } : {};
 };
 
-/** A model in training: any number of ranks, each with its part of every sequence. */
+/** A model in training on any number of ranks, each with its part of every sequence. */
 export class Trainer implements Disposable {
   readonly ctx: Context;
   readonly settings: Settings;
@@ -48,7 +53,7 @@ export class Trainer implements Disposable {
     });
   }
 
-  /** One step: the mean cross-entropy, in nats, of the bases that were hidden, and the bytes that attention sent. */
+  /** Runs one step. Returns the mean cross-entropy of the masked bases, in nats, and the bytes that attention sent. */
   async step(): Promise<{ loss: number; bytes: number }> {
     const { ctx, model, optimizer, settings } = this;
     const step = optimizer.steps;
@@ -65,7 +70,7 @@ export class Trainer implements Disposable {
     return { loss: await loss.item(), bytes: await sumAttentionBytesSent(ctx, settings, output.results) };
   }
 
-  /** The loss with that of the routers, which learn where attention found something. */
+  /** Returns the loss plus the loss of the routers, which are trained on the attention mass of chunks. */
   #addMassLoss(loss: Tensor, results: readonly MetaResult[]): Tensor {
     const { teacher } = this.settings;
     if (teacher === 0) return loss;

@@ -2,19 +2,19 @@ import type { Result } from "@mosaic/launcher";
 import { type RankLaunchOptions, launchRanks } from "@mosaic/program";
 import { formatArgs, type Settings } from "./settings.ts";
 
-/** What a rank reports while it trains. */
+/** Report of rank 0 after each step. */
 export interface StepReport {
   readonly step: number;
   readonly totalSteps: number;
   readonly loss: number;
 }
 
-/** How a training is started. */
+/** Options for starting a training. */
 export type TrainingLaunchOptions = RankLaunchOptions<StepReport>;
 
 /**
- * Trains on `settings.ranks` processes. If one dies all are started again, and go on from the last checkpoint. Resolves to how
- * that ended.
+ * Trains on `settings.ranks` processes. If one dies, all are restarted and continue from the last checkpoint. Resolves
+ * to the result of the launch.
  */
 export function launchTraining(settings: Settings, options: TrainingLaunchOptions = {}): Promise<Result> {
   const entry = new URL("../dist/rank.js", import.meta.url);

@@ -42,7 +42,7 @@ const planted: PlantedResult = {
   })),
 };
 
-/** Every tag is closed in its turn, attributes are quoted, and no bare & is left. */
+/** Finds tags that are not closed in order, unquoted attributes and unescaped &. */
 function findMalformedTags(xml: string): readonly string[] {
   const openTags: string[] = [];
   const malformedTags: string[] = [];
@@ -77,7 +77,7 @@ describe("the pictures", () => {
 
   it("draw each cell of the map once, in the shade of its share", () => {
     const cells = pictures["routing"]!.match(/M\d+ \d+h1v1h-1z/g)!;
-    // Shares below an even one are not drawn.
+    // Weights below a uniform one are not drawn.
     expect(cells.length).toBe(comparison.map.weights.filter((weight) => weight >= 1 / 4).length);
   });
 

@@ -71,7 +71,7 @@ describe("planted repeats", () => {
       expect(Math.abs(query - source)).toBeGreaterThan(1);
       expect(plantedChunks[query]!.seen).toContain("------");
       expect(plantedChunks[source]!.seen).toBe(plantedChunks[query]!.whole);
-      // The key stands in no third chunk.
+      // The key is in no third chunk.
       const key = plantedChunks[source]!.whole.slice(marker.length, marker.length + 8);
       expect(plantedChunks.filter(({ whole }) => whole.startsWith(marker + key)).length).toBe(2);
     }
@@ -100,7 +100,7 @@ describe("words", () => {
     const genomeTokens = tokenize(bases, 0, 60);
     expect(genomeTokens.length).toBe(60 * WORDS_PER_TOKEN);
     expect(Math.max(...genomeTokens)).toBeLessThan(NUM_EMBEDDINGS);
-    // A rank that makes only its own rows makes the same.
+    // A rank that computes only its own rows obtains the same tokens.
     expect(tokenize(bases, 20, 40)).toEqual(genomeTokens.slice(20 * WORDS_PER_TOKEN, 40 * WORDS_PER_TOKEN));
     const changedBases = bases.slice();
     changedBases[30] = (bases[30]! + 1) % 4;

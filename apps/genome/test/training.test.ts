@@ -32,7 +32,7 @@ const createSettings = (name: string, ...args: readonly string[]): Settings => {
   return parseSettings([...sizes, ...runArgs, ...args]);
 };
 
-/** Trains on ranks of this process; the curve. */
+/** Trains on ranks of this process, and returns the curve. */
 async function trainOnRanks(ranks: number, settings: Settings): Promise<readonly CurvePoint[]> {
   const contexts = await world(ranks, { seed: settings.seed });
   const trainRank = async (ctx: Context): Promise<void> => {

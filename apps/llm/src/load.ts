@@ -1,8 +1,7 @@
 // Load test of the server, with a model of random weights: 64 concurrent clients and 1 000 requests, of which 100 are
-// cancelled
-// half way and 20 are malformed. No request may be lost, and no memory may leak. Then a rank is killed, and SIGTERM is
-// sent while texts are generated.
-// 
+// cancelled half way and 20 are malformed. No request may be lost, and no memory may leak. Then a rank is killed, and
+// SIGTERM is sent while texts are generated.
+//
 //   npm run load-test -w @mosaic/llm [-- --requests 1000 --clients 64 --ranks 2 --out results/serve.json]
 import { type ChildProcess, spawn } from "node:child_process";
 import { once } from "node:events";

@@ -1,6 +1,5 @@
 // Program of each rank. Its arguments are a command and its settings as JSON. The launcher sets RANK and WORLD_SIZE.
-// Rank 0
-// prints lines of JSON.
+// Rank 0 prints lines of JSON.
 import { init } from "@mosaic/attention";
 import { generateText } from "./generate-text.ts";
 import { measureNeedles } from "./needles/measure-needles.ts";

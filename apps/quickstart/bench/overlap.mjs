@@ -1,6 +1,6 @@
 // Measures the fraction of the quickstart's communication that is hidden behind compute, with ranks on two hosts.
 // --tokens is the number per rank, --ranks the number per host. As root:
-// 
+//
 // bash scripts/hosts.sh 2 node --import tsx apps/quickstart/bench/overlap.mjs [--tokens 8192] [--ranks 1] [--heads 2]
 import { spawn } from "node:child_process";
 import { randomBytes } from "node:crypto";

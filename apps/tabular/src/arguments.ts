@@ -1,4 +1,4 @@
-/** An integer from `least` to `most` off the command line. Throws an Error that reports what was expected. */
+/** Parses an integer from `min` to `max` of the command line. Throws an Error that reports what was expected. */
 export function parseInteger(name: string, text: string, [min, max]: readonly [number, number]): number {
   const value = Number(text);
   if (/^\d+$/.test(text) && value >= min && value <= max) return value;

@@ -1,4 +1,4 @@
-// What the model is measured against. Features come standardized, row-major with `width` columns.
+// Baselines with which the model is compared. Features are standardized, and row-major with `width` columns.
 
 /** A task: rows with known classes, and rows to be predicted. */
 export interface ClassificationTask {
@@ -14,8 +14,9 @@ export interface ClassificationTask {
 export type Probabilities = Float64Array;
 
 /**
- * Multinomial logistic regression with a little L2 (½ |w|², none on intercepts), by Newton's method; of two classes it is the
- * usual one, with one vector of weights. Hastie, Tibshirani and Friedman 2009, §4.4.
+ * Predicts by multinomial logistic regression with a small L2 penalty (½ |w|², without intercepts), by Newton's method.
+ * For two classes it is equivalent to binary logistic regression with one weight vector. Hastie, Tibshirani and
+ * Friedman 2009, §4.4.
  */
 export function logisticRegression({
   width,
@@ -25,7 +26,7 @@ export function logisticRegression({
   testFeatures,
 }: ClassificationTask): Probabilities {
   const weightsPerClass = width + 1;
-  // Two vectors w and −w that are penalized with 1 each are one, 2 w, penalized with ½.
+  // Two vectors w and −w with a penalty of 1 each are equivalent to one vector 2 w with a penalty of ½.
   const penalty = classCount === 2 ? 2 : 1;
   const weights = new Float64Array(classCount * weightsPerClass);
   const rows = Array.from(labels, (_, row) => appendBias(trainFeatures, row, width));
@@ -52,7 +53,7 @@ export function logisticRegression({
         }
       }
     }
-    // Symmetric: what is right of the diagonal stands left of it.
+    // The matrix is symmetric: copy the lower triangle to the upper one.
     for (const [i, values] of hessian.entries()) for (let j = 0; j < i; j++) hessian[j]![i] = values[j]!;
     for (const [i, weight] of weights.entries()) {
       const isPenalized = i % weightsPerClass < width;
@@ -68,7 +69,7 @@ export function logisticRegression({
   );
 }
 
-/** The shares of the classes among the k nearest rows by Euclidean distance. Cover and Hart 1967. */
+/** Returns the shares of the classes among the k nearest rows by Euclidean distance. Cover and Hart 1967. */
 export function nearestNeighbours(task: ClassificationTask, k = 15): Probabilities {
   const { width, classCount, trainFeatures, labels, testFeatures } = task;
   const numNeighbours = Math.min(k, labels.length);
@@ -87,8 +88,8 @@ export function nearestNeighbours(task: ClassificationTask, k = 15): Probabiliti
 }
 
 /**
- * ROC AUC of probabilities [rows × classes]: of two classes that of class 1, of more the mean over each class against all
- * others, as scikit-learn's `multi_class="ovr"`.
+ * Returns the ROC AUC of probabilities [rows × classes]. For two classes, it is that of class 1. For more classes, it
+ * is the mean over each class against all others, as with scikit-learn's `multi_class="ovr"`.
  */
 export function multiclassAuc(labels: ArrayLike<number>, probabilities: Probabilities, classCount: number): number {
   const classes = classCount === 2 ? [1] : Array.from({ length: classCount }, (_, i) => i);
@@ -103,8 +104,8 @@ export function multiclassAuc(labels: ArrayLike<number>, probabilities: Probabil
 }
 
 /**
- * Area under the ROC curve: how probably a row of class 1 scores above one of class 0, ties half (Hanley and McNeil 1982).
- * NaN if there is only one class.
+ * Returns the area under the ROC curve: the probability that a row of class 1 has a higher score than a row of class 0,
+ * with ties counted half (Hanley and McNeil 1982). NaN if there is only one class.
  */
 export function rocAuc(labels: ArrayLike<number>, scores: ArrayLike<number>): number {
   const order = Array.from(scores, (_, i) => i).toSorted((a, b) => scores[a]! - scores[b]!);
@@ -129,7 +130,7 @@ function appendBias(rows: Float32Array, row: number, width: number): Float64Arra
   return x;
 }
 
-/** Probabilities of all classes, of x and the weights of each class. */
+/** Returns the probabilities of all classes for x, given the weights of each class. */
 function classProbabilities(weights: Float64Array, x: Float64Array): Float64Array {
   const scores = Float64Array.from({ length: weights.length / x.length }, (_, label) => {
     let sum = 0;
@@ -148,7 +149,7 @@ interface OuterProduct {
   readonly x: Float64Array;
 }
 
-/** matrix += factor · x xᵀ, from one element on. */
+/** Computes matrix += factor · x xᵀ on the block that begins at `topLeft`. */
 function addOuterProduct(matrix: readonly Float64Array[], { topLeft: [top, left], factor, x }: OuterProduct): void {
   for (let i = 0; i < x.length; i++) {
     const values = matrix[top + i]!;
@@ -167,7 +168,7 @@ function mapRows(rows: number, width: number, computeRow: (row: number) => Float
   return out;
 }
 
-/** Gaussian elimination with partial pivoting. */
+/** Solves a linear system by Gaussian elimination with partial pivoting. */
 function solve(matrix: readonly Float64Array[], rightHandSide: Float64Array): Float64Array {
   const rows = matrix.map((row, i) => Float64Array.from([...row, rightHandSide[i]!]));
   const size = rows.length;

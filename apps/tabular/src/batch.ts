@@ -2,25 +2,25 @@ import { contiguous, type Context, fromArray, type Tensor } from "@mosaic/attent
 import type { Batch } from "./model.ts";
 import { countRows, standardize, type Table } from "./datasets.ts";
 
-/** A rank's share of rows that lie one after another: `count` of `total` from `first` on. */
+/** A rank's contiguous range of rows: `count` rows from `first` on. */
 export interface RowRange {
   readonly first: number;
   readonly count: number;
 }
 
-/** An even share of `total` rows, the longer ones first. */
+/** Returns a rank's even share of `total` rows. Shares of the first ranks may be longer by one. */
 export function balancedRange(total: number, rank: number, ranks: number): RowRange {
   const [span] = contiguous().spans(rank, ranks, total);
   return { first: span!.start, count: span!.length };
 }
 
-/** Which rows of a table lie where: the known ones come first in the table, and first on every rank. */
+/** Rows of a table that a rank holds. Known rows come first in the table and on every rank. */
 export interface RowAssignment {
   readonly trainRows: RowRange;
   readonly testRows: RowRange;
 }
 
-/** Rank `rank` of `ranks`; each holds an even share of all rows and of the known rows. */
+/** Returns the rows of rank `rank` of `ranks`. Each rank holds an even share of all rows and of the known rows. */
 export function assignRows(
   rows: number,
   knownRows: number,
@@ -38,19 +38,21 @@ export function assignRows(
   };
 }
 
-/** Tables of one size on the device, with the target classes: [B, target rows of this rank]. */
+/** Tables of one size on the device, with the target classes [B, target rows of this rank]. */
 export interface LoadedBatch extends Batch, Disposable {
   readonly targets: Tensor;
 }
 
-/** What is made of tables: the first `knownRows` of each are known, and a rank has those rows that `plan` gives it. */
+/**
+ * Options of a batch. The first `knownRows` rows of each table are known, and a rank holds the rows of `assignment`.
+ */
 export interface BatchOptions {
   readonly knownRows: number;
   readonly maxClasses: number;
   readonly assignment: RowAssignment;
 }
 
-/** Puts this rank's rows of `tables`, which have one size and as many classes, on the device. */
+/** Copies this rank's rows of `tables` to the device. All tables must have the same size and number of classes. */
 export function loadBatch(ctx: Context, tables: readonly Table[], options: BatchOptions): LoadedBatch {
   const { knownRows, maxClasses, assignment } = options;
   const rows = countRows(tables[0]!);

@@ -7,17 +7,20 @@ import { predict } from "./predict.ts";
 import { defaultWeightsPath, loadModel } from "./weights.ts";
 
 export const tabularClassifierOptions = defineOptions("TabularClassifier", {
-  /** In how many ways a table is read, whose answers are averaged: classes under other numbers, columns by rank. Default 8. */
+  /**
+   * Number of ensemble members whose predictions are averaged. They differ in the numbering of classes, and in whether
+   * columns are transformed by rank. Default 8.
+   */
   ensembleSize: option.integer({ min: 1, default: 8 }),
-  /** What draws them. Default 0. */
+  /** Random seed of the ensemble. Default 0. */
   seed: option.integer({ min: 0, max: 2 ** 32 - 1, default: 0 }),
-  /** A file of weights of the default size. Default: those that the package has. */
+  /** File with weights of a model of the default size. Default: the weights of this package. */
   weights: option.string({ optional: true }),
 });
-/** What TabularClassifier takes. */
+/** Options of TabularClassifier. */
 export type TabularClassifierOptions = OptionsOf<typeof tabularClassifierOptions>;
 
-/** Rows of features: a number in every cell, as many in every row. */
+/** Rows of features: a number in every cell, and equally many cells in every row. */
 export type Rows = readonly ArrayLike<number>[];
 
 /** The rows whose classes are known. */
@@ -29,14 +32,14 @@ interface KnownRows {
 }
 
 /**
- * A classifier as scikit-learn's: `fit` keeps the rows whose classes are known, nothing is trained; `predictProba` reads them
- * and the others together, in one forward pass for each member of the ensemble. 2 to 10 classes, which strings, numbers or
- * booleans name; columns are numbers.
+ * Classifier with the interface of scikit-learn. `fit` stores the rows whose classes are known, without training.
+ * `predictProba` processes these rows and the rows to be predicted together, in one forward pass for each member of the
+ * ensemble. There may be 2 to 10 classes, named by strings, numbers or booleans. Columns are numeric.
  *
- * On several ranks all make the same calls with the same rows. Each computes its share of them, as a ring along "sp", and gets
- * all answers.
+ * On several ranks, all ranks must make the same calls with the same rows. Each computes its share of the rows, as a
+ * ring along "sp", and receives all predictions.
  *
- * @throws MosaicError for rows, cells or classes that do not fit, with their place; OptionError for options that do not.
+ * @throws MosaicError for invalid rows, cells or classes, with their position; OptionError for invalid options.
  */
 export class TabularClassifier implements Disposable {
   readonly #ctx: Context;
@@ -49,12 +52,12 @@ export class TabularClassifier implements Disposable {
     this.#options = tabularClassifierOptions.parse(options ?? {});
   }
 
-  /** The names of the classes in order, which is that of the probabilities. */
+  /** Names of the classes, in the order of the probabilities. */
   get classes(): readonly ClassName[] {
     return this.#requireFitted("classes").classes;
   }
 
-  /** x [rows × columns], y [rows]. The arrays are kept, not copied. */
+  /** Stores the known rows x [rows × columns] and their classes y [rows]. The arrays are kept, not copied. */
   async fit(x: Rows, y: readonly ClassName[]): Promise<this> {
     const where = "TabularClassifier.fit";
     const width = checkRows(where, x);
@@ -67,7 +70,7 @@ export class TabularClassifier implements Disposable {
     return this;
   }
 
-  /** x [rows × columns] → probabilities [rows × classes], in the order of `classes`. Collective. */
+  /** Predicts probabilities [rows × classes] of x [rows × columns], in the order of `classes`. Collective. */
   async predictProba(x: Rows): Promise<number[][]> {
     const where = "TabularClassifier.predictProba";
     const knownRows = this.#requireFitted("predictProba");
@@ -91,7 +94,7 @@ export class TabularClassifier implements Disposable {
     return x.map((_, row) => Array.from(allProbabilities.subarray(row * numClasses, (row + 1) * numClasses)));
   }
 
-  /** x [rows × columns] → the most probable class of each row. Collective. */
+  /** Predicts the most probable class of each row of x [rows × columns]. Collective. */
   async predict(x: Rows): Promise<ClassName[]> {
     const { classes } = this.#requireFitted("predict");
     const probabilities = await this.predictProba(x);
@@ -109,7 +112,7 @@ export class TabularClassifier implements Disposable {
     return { rank: coordinate.sp ?? 0, ranks: shape.sp ?? 1 };
   }
 
-  /** What each rank has, to all ranks, in the order of rows. */
+  /** Gathers the probabilities of all ranks on every rank, in the order of rows. */
   async #gatherProbabilities(
     localProbabilities: Float64Array,
     assignments: readonly RowAssignment[],
@@ -135,7 +138,7 @@ export class TabularClassifier implements Disposable {
   }
 }
 
-/** Known rows first, then those to be predicted, whose class is not read. */
+/** Creates a table with the known rows, followed by the rows to be predicted, whose labels are not used. */
 function createTable({ x: knownFeatures, width, y, classes }: KnownRows, x: Rows): Table {
   const features = new Float64Array((knownFeatures.length + x.length) * width);
   for (const [row, cells] of knownFeatures.entries()) features.set(cells, row * width);
@@ -145,7 +148,7 @@ function createTable({ x: knownFeatures, width, y, classes }: KnownRows, x: Rows
   return { name: "x", columns: Array.from({ length: width }, (_, i) => String(i)), classes, features, labels };
 }
 
-/** The columns of x, each row of which has a number in every one. */
+/** Returns the number of columns of x. Throws unless each row has a finite number in every column. */
 function checkRows(where: string, x: Rows, columns?: number): number {
   if (!Array.isArray(x) || x.length === 0) {
     throw new MosaicError({ where, expected: "x, an array of at least one row", received: formatValue(x) });

@@ -3,40 +3,43 @@ import { createRequire } from "node:module";
 import { dirname, join } from "node:path";
 import { MosaicError } from "@mosaic/attention";
 
-/** What a class is called. */
+/** Name of a class. */
 export type ClassName = string | number | boolean;
 
-/** Rows with numbers for features and a class each. */
+/** Rows with numeric features and a class. */
 export interface Table {
   readonly name: string;
   readonly columns: readonly string[];
-  /** Row-major, rows × columns. Cells of records are float64 until they are standardized: float32 would round away what a large offset leaves. */
+  /**
+   * Row-major, rows × columns. Cells of records are float64 until they are standardized, because float32 would lose the
+   * differences of values with a large offset.
+   */
   readonly features: Float32Array | Float64Array;
   /** The names of the classes. */
   readonly classes: readonly ClassName[];
-  /** By row, which of `classes`. */
+  /** Index of each row's class in `classes`. */
   readonly labels: Uint8Array;
 }
 
 export const countRows = ({ labels }: Table): number => labels.length;
 
-/** A cell as data sets come: text and null stand for what a number cannot. */
+/** A cell of a data set. Text and null represent values that are not numbers. */
 type Cell = number | string | boolean | null | undefined;
 
-/** How a table is made of records. */
+/** Schema by which a table is created from records. */
 export interface TableSchema {
   readonly name: string;
   readonly columns: readonly string[];
-  /** The class of a record; undefined where it has none. */
+  /** Returns the class of a record, or undefined if it has none. */
   label(record: Readonly<Record<string, Cell>>): ClassName | undefined;
-  /** What to do about a row without some number or its class; "refuse" if absent. */
+  /** Whether a row without a number or a class is an error ("refuse") or is dropped ("drop"). Default "refuse". */
   readonly missingValuePolicy?: "refuse" | "drop";
 }
 
 /**
- * Makes a table of records.
+ * Creates a table from records.
  *
- * @throws MosaicError for a missing or unreadable cell, with its place, unless such rows are to be dropped.
+ * @throws MosaicError for a missing or invalid cell, with its position, unless such rows are dropped.
  */
 export function createTable(records: readonly Readonly<Record<string, Cell>>[], schema: TableSchema): Table {
   const { name, columns, missingValuePolicy = "refuse" } = schema;
@@ -64,7 +67,7 @@ export function createTable(records: readonly Readonly<Record<string, Cell>>[], 
   return { name, columns, features: Float64Array.from(features), ...encodeLabels(labels) };
 }
 
-/** Names of classes, in order, and by row which of them. */
+/** Returns the sorted names of the classes, and the index of each row's class. */
 export function encodeLabels(names: readonly ClassName[]): Pick<Table, "classes" | "labels"> {
   const classes = [...new Set(names)].toSorted((a, b) => (a < b ? -1 : 1));
   const classNumbers = new Map(classes.map((name, i) => [name, i]));
@@ -76,7 +79,7 @@ function parseCell(cell: Cell): number | undefined {
   return typeof value === "number" && Number.isFinite(value) ? value : undefined;
 }
 
-/** The rows of a table in a given order, or some of them. */
+/** Returns the table with the given rows, in the given order. */
 export function selectRows(table: Table, rows: readonly number[]): Table {
   const width = table.columns.length;
   const features = new Float64Array(rows.length * width);
@@ -86,8 +89,8 @@ export function selectRows(table: Table, rows: readonly number[]): Table {
 }
 
 /**
- * Centres and scales every column by the mean and standard deviation of the first `trainRows` rows, and cuts off at ±`limit`
- * of those: nothing is learnt of the others, not even their spread.
+ * Standardizes every column by the mean and standard deviation of the first `numTrainRows` rows, and clips it to
+ * ±`maxMagnitude` standard deviations. Statistics of the other rows are not used.
  */
 export function standardize(table: Table, numTrainRows: number, maxMagnitude = 10): Float32Array {
   const width = table.columns.length;
@@ -109,8 +112,8 @@ export function standardize(table: Table, numTrainRows: number, maxMagnitude = 1
 }
 
 /**
- * A power of two near the largest magnitude of a column's known cells. Cells divided by it keep all their digits, and their squares neither
- * overflow nor underflow.
+ * Returns a power of two near the largest magnitude of a column's known cells. Cells divided by it keep all their
+ * digits, and their squares neither overflow nor underflow.
  */
 function computeUnit(numTrainRows: number, valueAt: (row: number) => number): number {
   let largest = 0;
@@ -119,8 +122,9 @@ function computeUnit(numTrainRows: number, valueAt: (row: number) => number): nu
 }
 
 /**
- * Every column by normal scores: what a cell would be if the known rows' cells of its column were normal (van der Waerden
- * 1952). Cells between two known ones lie between their scores; none lies beyond the outermost.
+ * Replaces every column by normal scores: the values that cells would have if the known cells of the column were
+ * normally distributed (van der Waerden 1952). A cell between two known cells has a score between theirs, and no score
+ * is outside the range of the known ones.
  */
 export function computeNormalScores(table: Table, numTrainRows: number): Table {
   const width = table.columns.length;
@@ -129,7 +133,7 @@ export function computeNormalScores(table: Table, numTrainRows: number): Table {
     const valueAt = (row: number): number => table.features[row * width + column]!;
     const trainValues = Float64Array.from({ length: numTrainRows }, (_, row) => valueAt(row)).toSorted();
     for (let row = 0; row < countRows(table); row++) {
-      // Ties have their mean rank, and so has what lies between two.
+      // Ties have their mean rank, and a value between two known cells has the mean of their ranks.
       const meanRank = (countBelow(trainValues, valueAt(row), false) + countBelow(trainValues, valueAt(row), true)) / 2;
       features[row * width + column] = normalQuantile((meanRank + 0.5) / (numTrainRows + 1));
     }
@@ -137,7 +141,7 @@ export function computeNormalScores(table: Table, numTrainRows: number): Table {
   return { ...table, features };
 }
 
-/** How many of sorted numbers are less than x, or not more. */
+/** Returns the number of sorted values that are less than x, or not greater if `includesEqual`. */
 function countBelow(sortedValues: Float64Array, x: number, includesEqual: boolean): number {
   let [low, high] = [0, sortedValues.length];
   while (low < high) {
@@ -148,14 +152,14 @@ function countBelow(sortedValues: Float64Array, x: number, includesEqual: boolea
   return low;
 }
 
-/** The standard normal quantile, to 4.5e-4: Abramowitz and Stegun 1964, 26.2.23. */
+/** Computes the standard normal quantile, with an error below 4.5e-4: Abramowitz and Stegun 1964, 26.2.23. */
 function normalQuantile(p: number): number {
   const t = Math.sqrt(-2 * Math.log(Math.min(p, 1 - p)));
   const x = t - (2.515517 + t * (0.802853 + t * 0.010328)) / (1 + t * (1.432788 + t * (0.189269 + t * 0.001308)));
   return p < 0.5 ? -x : x;
 }
 
-// Tables of the npm package vega-datasets (BSD-3-Clause); its page states where each comes from.
+// Tables of the npm package vega-datasets (BSD-3-Clause). Its page lists the source of each table.
 const datasetDirectory = join(dirname(createRequire(import.meta.url).resolve("vega-datasets/package.json")), "data");
 
 export type DatasetName = "penguins" | "species" | "cars" | "weather" | "flights";
@@ -165,7 +169,7 @@ interface DatasetSource extends TableSchema {
 }
 
 const datasetSources: Readonly<Record<DatasetName, DatasetSource>> = {
-  /** Gorman, Williams and Fraser 2014: whether a penguin is male, by its measures. */
+  /** Gorman, Williams and Fraser 2014: whether a penguin is male, by its measurements. */
   penguins: {
     name: "penguins",
     file: "penguins.json",
@@ -181,7 +185,7 @@ const datasetSources: Readonly<Record<DatasetName, DatasetSource>> = {
     label: ({ Species }) => (typeof Species === "string" ? Species : undefined),
     missingValuePolicy: "drop",
   },
-  /** Whether a car of 1970 to 1982 was made in the USA, by what it can do. */
+  /** Whether a car of 1970 to 1982 was made in the USA, by its technical data. */
   cars: {
     name: "cars",
     file: "cars.json",
@@ -205,7 +209,7 @@ const datasetSources: Readonly<Record<DatasetName, DatasetSource>> = {
   },
 };
 
-/** The small tables, on which the model is measured. */
+/** The small tables on which the model is evaluated. */
 export const evaluationSets: readonly DatasetName[] = ["penguins", "cars", "weather", "species"];
 
 export function loadDataset(name: DatasetName): Table {

@@ -6,7 +6,7 @@ import type { TabularModel } from "./model.ts";
 import { defaultEnsemble, type EnsembleOptions, predict } from "./predict.ts";
 import { Random } from "./random.ts";
 
-/** Areas under the ROC curve, one for each seed. */
+/** Comparison of the model with the baselines by areas under the ROC curve, one for each seed. */
 export interface Comparison {
   readonly name: DatasetName;
   readonly rows: number;
@@ -18,19 +18,22 @@ export interface Comparison {
 
 export const mean = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0) / values.length;
 
-/** By how much the model's mean lies above the better baseline's; negative below. */
+/** Returns the difference of the model's mean and the better baseline's mean. Negative if the baseline is better. */
 export function meanGain({ model, logistic, neighbours }: Comparison): number {
   return mean(model) - Math.max(mean(logistic), mean(neighbours));
 }
 
-/** What is compared: on which table, over which seeds, and in how many ways the model reads the table. */
+/** Options of a comparison: the table, the seeds, and the model's ensemble. */
 export interface ComparisonOptions {
   readonly name: DatasetName;
   readonly seeds: readonly number[];
   readonly ensemble?: EnsembleOptions;
 }
 
-/** Half of a table's rows, at most 500, known; the rest to be predicted: for each seed another half. */
+/**
+ * Compares methods with half of a table's rows, at most 500, known and the others predicted. Each seed has its own
+ * split.
+ */
 export async function compareMethods(
   ctx: Context,
   model: TabularModel,

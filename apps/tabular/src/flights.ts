@@ -1,4 +1,5 @@
-// The whole table of flights, its rows over all ranks: each of the processes that `mosaic-run` starts runs this.
+// Predicts the whole table of flights, with its rows sharded over all ranks. Program of each process that `mosaic-run`
+// starts.
 //
 //   npx mosaic-run --nproc-per-node 4 dist/flights.js [--known 20000] [--rows 231083]
 import { parseArgs } from "node:util";

@@ -1,4 +1,4 @@
-// Measures the shipped weights on real tables, against logistic regression and nearest neighbours.
+// Evaluates the weights of this package on real tables, compared with logistic regression and nearest neighbors.
 //
 //   node dist/main.js [--weights file] [--seeds 5] [--ensemble 8] [--json]
 import { parseArgs } from "node:util";

@@ -1,21 +1,22 @@
 import type { Random } from "./random.ts";
 
-// How the columns of a synthetic table come about: random causes and effects (Müller et al. 2022; Hollmann et al. 2023).
+// Mechanisms that generate the columns of a synthetic table: random causes and effects (Müller et al. 2022; Hollmann et
+// al. 2023).
 
-/** Rows and columns of features of a table, and how many scores are wanted of which its classes are made. */
+/** Number of rows and feature columns of a table, and number of scores from which its classes are derived. */
 export interface MechanismSize {
   readonly rows: number;
   readonly columns: number;
   readonly scores: number;
 }
 
-/** What a mechanism gives for each row. */
+/** Result of a mechanism for one row. */
 export interface Sample {
   readonly features: Float64Array;
   readonly scores: Float64Array;
 }
 
-/** A family of tables: one table of it, which depends on `random` alone. */
+/** A family of tables. Returns one table of the family, which depends on `random` only. */
 export type Mechanism = (random: Random, size: MechanismSize) => readonly Sample[];
 
 const activations: readonly ((x: number) => number)[] = [
@@ -27,7 +28,7 @@ const activations: readonly ((x: number) => number)[] = [
   (x) => Math.exp(-x * x),
 ];
 
-/** Features and scores are nodes of one random network, as effects of the same causes, some of which are categories. */
+/** Features and scores are nodes of one random network: effects of the same causes, some of which are categorical. */
 export const sampleNetworkTable: Mechanism = (random, { rows, columns, scores }) => {
   const numCauses = random.integer(1, 6);
   const numHiddenNodes = random.integer(columns + 2, 2 * columns + 8);
@@ -39,7 +40,7 @@ export const sampleNetworkTable: Mechanism = (random, { rows, columns, scores })
   });
   const featureNodes = random.permutation(layers.length * numHiddenNodes).slice(0, columns);
   const outputWeights = randomMatrix(random, scores, numHiddenNodes);
-  // A score is one node, or a mixture of the last ones.
+  // A score is one node of the last layer, or a mixture of its nodes.
   const usesHiddenNode = random.uniform() < 0.5 && scores <= numHiddenNodes;
   const scoreNodes = random.permutation(numHiddenNodes);
   const noiseStd = 0.4 * random.uniform();
@@ -61,7 +62,7 @@ export const sampleNetworkTable: Mechanism = (random, { rows, columns, scores })
   });
 };
 
-/** Normal causes, or ones that gather around a few centres. */
+/** Returns a sampler of causes that are normally distributed, or clustered around a few centers. */
 function createCauseSampler(random: Random, numCauses: number): () => Float64Array {
   if (random.uniform() < 0.6) return () => Float64Array.from({ length: numCauses }, () => random.normal());
   const centres = randomMatrix(random, random.integer(2, 5), numCauses, 2);
@@ -69,7 +70,7 @@ function createCauseSampler(random: Random, numCauses: number): () => Float64Arr
   return () => random.choice(centres).map((centre) => centre + clusterStd * random.normal());
 }
 
-/** Correlated features, of which the scores are sums. */
+/** Features are correlated, and scores are weighted sums of them. */
 export const sampleLinearTable: Mechanism = (random, { rows, columns, scores }) => {
   const drawRow = createFeatureSampler(random, columns);
   const weights = sparseMatrix(random, scores, columns);
@@ -79,7 +80,9 @@ export const sampleLinearTable: Mechanism = (random, { rows, columns, scores }) 
   });
 };
 
-/** Kinds of rows, each around its own centre; scores are sums of what a row differs from its kind, and of the kind. */
+/**
+ * Rows belong to groups, each with its own center. Scores depend on a row's deviation from the center and on its group.
+ */
 export const sampleGroupTable: Mechanism = (random, { rows, columns, scores }) => {
   const numGroups = random.integer(2, 5);
   const distance = 0.5 + 2.5 * random.uniform();
@@ -102,7 +105,7 @@ export const sampleGroupTable: Mechanism = (random, { rows, columns, scores }) =
   });
 };
 
-/** The scores are what the leaves of random trees give. */
+/** Scores are sums of leaf values of random trees. */
 export const sampleTreeTable: Mechanism = (random, { rows, columns, scores }) => {
   const drawRow = createFeatureSampler(random, columns);
   const treeEnsembles = Array.from({ length: scores }, () => createTreeEnsemble(random, columns));
@@ -129,10 +132,10 @@ function createTreeEnsemble(random: Random, columns: number): (x: Float64Array) 
     }, 0);
 }
 
-/** Normal features, independent or mixed with one another. */
+/** Returns a sampler of normally distributed features, independent or correlated. */
 function createFeatureSampler(random: Random, columns: number): () => Float64Array {
   const correlationStrength = random.uniform() < 0.2 ? 0 : random.uniform();
-  // Few causes: all columns go together.
+  // With few causes, all columns are strongly correlated.
   const numCauses = random.integer(1, columns);
   const mixingMatrix = randomMatrix(random, columns, numCauses);
   return () => {
@@ -144,7 +147,7 @@ function createFeatureSampler(random: Random, columns: number): () => Float64Arr
   };
 }
 
-/** Normal weights, of which some are 0. */
+/** Returns normally distributed weights, some of which are 0. */
 function sparseMatrix(random: Random, rows: number, columns: number): readonly Float64Array[] {
   const zeroShare = 0.6 * random.uniform();
   return Array.from({ length: rows }, () =>

@@ -13,21 +13,21 @@ import {
 } from "@mosaic/attention";
 import { LayerNorm, MLP, ModuleList } from "@mosaic/attention/nn";
 
-/** The size of a model. */
+/** Size and options of a model. */
 export interface TabularOptions {
-  /** The most classes a table may have. */
+  /** Maximum number of classes of a table. */
   readonly maxClasses: number;
   readonly embedDim: number;
   readonly numHeads: number;
   readonly hiddenDim: number;
   readonly layers: number;
-  /** Of parameters and activations; losses, sums and the optimizer are float32 in any case. */
+  /** Dtype of parameters and activations. Losses, sums and the optimizer always use float32. */
   readonly dtype?: DType;
-  /** How ranks share the rows of a table; each has whole tables if absent. */
+  /** Backend by which ranks share the rows of a table. If absent, each rank has complete tables. */
   readonly rowBackend?: AttentionBackend;
 }
 
-/** The model whose weights this directory holds: nanoTabPFN's size, and as many classes as TabPFN's. */
+/** Options of the model whose weights this directory contains: nanoTabPFN's size, with TabPFN's number of classes. */
 export const defaultOptions: TabularOptions = {
   maxClasses: 10,
   embedDim: 96,
@@ -36,21 +36,23 @@ export const defaultOptions: TabularOptions = {
   layers: 3,
 };
 
-/** This rank's rows of tables of one size: first rows whose class is known, then rows to be predicted. */
+/** This rank's rows of tables of one size: first the known rows, then the rows to be predicted. */
 export interface Batch {
   /** [B, R, C], standardized. */
   readonly features: Tensor;
-  /** [B, R, maxClasses]: the class of a known row as one 1, the shares of the classes among all known rows for the others. */
+  /**
+   * [B, R, maxClasses]. One-hot classes for known rows, and the shares of the classes among all known rows for others.
+   */
   readonly classes: Tensor;
-  /** How many classes the tables have. */
+  /** Number of classes of the tables. */
   readonly classCount: number;
-  /** How many of this rank's R rows are known, and of all ranks' rows. */
+  /** Number of known rows among this rank's R rows, and among all ranks' rows. */
   readonly knownRowCounts: { readonly localCount: number; readonly globalCount: number };
-  /** Rows of all ranks. */
+  /** Number of rows of all ranks. */
   readonly rows: number;
 }
 
-/** Attention among the features of each row, then from every row to the known rows; post-norm. */
+/** Attention among the features of each row, then from every row to the known rows. Uses post-norm. */
 class Block extends Module {
   readonly #features: CrossAxisAttention;
   readonly #rows: CrossAxisAttention;
@@ -81,7 +83,7 @@ class Block extends Module {
     this.#norms = [1, 2, 3].map((i) => this.addChild(`norm${i}`, new LayerNorm(ctx, embedDim, { dtype })));
   }
 
-  /** Some columns of x, [B, R, c, E], and all of them, [B, R, C + 1, E] → the former. */
+  /** Updates `queries`, some columns of x [B, R, c, E], by attention to all columns x [B, R, C + 1, E]. */
   forward(queries: Tensor, x: Tensor, { knownRowCounts, rows }: Batch): Tensor {
     const [featureNorm, rowNorm, mlpNorm] = this.#norms as [LayerNorm, LayerNorm, LayerNorm];
     const lengths = { sequenceLength: rows, kvSequenceLength: knownRowCounts.globalCount };
@@ -93,8 +95,8 @@ class Block extends Module {
 }
 
 /**
- * nanoTabPFN's architecture (Pfefferle et al. 2025, after Hollmann et al. 2025): every cell is a token; a table's known
- * rows are the examples, and one forward pass predicts the classes of the others.
+ * Model with nanoTabPFN's architecture (Pfefferle et al. 2025, after Hollmann et al. 2025). Every cell is a token. The
+ * known rows of a table are the examples, and one forward pass predicts the classes of the others.
  */
 export class TabularModel extends Module {
   readonly options: TabularOptions;
@@ -114,14 +116,17 @@ export class TabularModel extends Module {
     this.#decoder = this.addChild("decoder", new MLP(ctx, { embedDim, hiddenDim, outDim: maxClasses, dtype }));
   }
 
-  /** Logits [B, R − known.here, classes] of this rank's rows to be predicted. Collective along the axes of `rows`. */
+  /**
+   * Computes logits [B, R − localCount, classes] of this rank's rows to be predicted. Collective along the axes of
+   * `rowBackend`.
+   */
   forward(batch: Batch): Tensor {
     const { classCount, knownRowCounts } = batch;
     let x = scope(() => this.#embedTable(batch));
     const [batchSize, rows, columns, embedDim] = x.shape as [number, number, number, number];
     for (const [i, block] of [...this.#blocks].entries()) {
-      using previousCells = x; // released here, not at the end: inference holds one block's cells
-      // Of the last block's cells only the class is read.
+      using previousCells = x; // released per block, so that inference holds one block's cells only
+      // Only the class column of the last block is used.
       const isLast = i === this.options.layers - 1;
       x = block.forward(isLast ? previousCells.slice(2, columns - 1) : previousCells, previousCells, batch);
     }
@@ -131,7 +136,7 @@ export class TabularModel extends Module {
     return this.#decoder.forward(testCells).slice(2, 0, classCount);
   }
 
-  /** Every cell to a token, the class as the last column: [B, R, C + 1, E]. */
+  /** Embeds every cell as a token, with the class as the last column: [B, R, C + 1, E]. */
   #embedTable({ features, classes }: Batch): Tensor {
     const { dtype = "float32" } = this.options;
     const cells = this.#feature.forward(features.reshape([...features.shape, 1]).to(dtype));

@@ -4,14 +4,14 @@ import { computeNormalScores, type Table } from "./datasets.ts";
 import type { TabularModel } from "./model.ts";
 import { Random } from "./random.ts";
 
-/** A table, which of its rows are known, and which rows this rank has. */
+/** A table, the number of its known rows, and the rows of this rank. */
 export interface Task {
   readonly table: Table;
   readonly knownRows: number;
   readonly assignment: RowAssignment;
 }
 
-/** How many ways a table is read in, and what draws them. */
+/** Number of ensemble members, and their random seed. */
 export interface EnsembleOptions {
   readonly size: number;
   readonly seed: number;
@@ -19,18 +19,18 @@ export interface EnsembleOptions {
 
 export const defaultEnsemble: EnsembleOptions = { size: 8, seed: 0 };
 
-/** One way to read a table. */
+/** One representation of a table. */
 interface EnsembleMember {
-  /** The model's number of each class. */
+  /** The number by which the model represents each class. */
   readonly classNumbers: readonly number[];
-  /** Columns as they are, or their normal scores. */
+  /** Whether columns are replaced by their normal scores. */
   readonly usesNormalScores: boolean;
 }
 
 /**
- * Probabilities [target rows of this rank × classes], row-major. Which class has which number is arbitrary, and so is the
- * scale of a column: the table is read in several ways, and the log-odds are averaged (an ensemble as of Hollmann et al.
- * 2023). Columns have no numbers in this model; to permute them would change nothing.
+ * Predicts probabilities [target rows of this rank × classes], row-major. The numbering of classes and the scale of
+ * columns are arbitrary, so the log-odds of several representations of the table are averaged (an ensemble as in
+ * Hollmann et al. 2023). Columns are not permuted, because this model does not depend on their order.
  */
 export async function predict(
   ctx: Context,
@@ -57,7 +57,10 @@ export async function predict(
   return softmaxRows(meanScores, classCount);
 }
 
-/** Each class under each number in turn, of columns as they are; then again, of their ranks; after a random permutation each. */
+/**
+ * Returns the members of the ensemble. Classes are shifted through all numbers after a random permutation, alternately
+ * with the original columns and with normal scores.
+ */
 function createEnsemble(classCount: number, { size, seed }: EnsembleOptions): readonly EnsembleMember[] {
   const random = new Random(seed);
   let order: number[] = [];

@@ -9,17 +9,17 @@ import {
 import type { Random } from "./random.ts";
 import type { Table } from "./datasets.ts";
 
-// The prior: what tables look like before any was seen. A mechanism gives features and scores; columns are bent, made
-// coarse or into categories, and classes are noisy thresholds of a score, or the largest of several.
+// The prior distribution of tables. A mechanism generates features and scores. Columns are transformed nonlinearly,
+// quantized or made categorical. Classes are noisy thresholds of one score, or the largest of several scores.
 
-/** Rows, columns and classes of a synthetic table. */
+/** Number of rows, columns and classes of a synthetic table. */
 export interface TableSize {
   readonly rows: number;
   readonly columns: number;
   readonly classes: number;
 }
 
-/** Each as often as it stands here. */
+/** Mechanisms. The probability of each is proportional to the number of its entries. */
 const mechanisms: readonly Mechanism[] = [
   ...[sampleNetworkTable, sampleNetworkTable],
   ...[sampleLinearTable, sampleLinearTable],
@@ -27,10 +27,10 @@ const mechanisms: readonly Mechanism[] = [
   sampleTreeTable,
 ];
 
-/** A table that depends on `random` alone. At least two of its classes occur. */
+/** Generates a table, which depends on `random` only. At least two of its classes occur. */
 export function sampleTable(random: Random, size: TableSize): Table {
   const { rows, columns, classes } = size;
-  // Two classes by the larger of two scores are two classes by a threshold of their difference.
+  // With two classes, the larger of two scores is equivalent to a threshold of their difference.
   const usesArgmax = classes > 2 && random.uniform() < 0.6;
   const samples = random.choice(mechanisms)(random, { rows, columns, scores: usesArgmax ? classes : 1 });
   const noisyScores = addNoise(random, samples);
@@ -59,7 +59,7 @@ export function sampleTable(random: Random, size: TableSize): Table {
   };
 }
 
-/** Scores, standardized, with noise of one strength: rows that are alike may have different classes. */
+/** Standardizes scores and adds noise of one strength, so that similar rows may have different classes. */
 function addNoise(random: Random, samples: readonly Sample[]): readonly Float64Array[] {
   const noiseStd = 1.5 * random.uniform() ** 2;
   const numScores = samples[0]!.scores.length;
@@ -78,7 +78,7 @@ function addNoise(random: Random, samples: readonly Sample[]): readonly Float64A
 
 const argmax = (scores: Float64Array): number => scores.indexOf(Math.max(...scores));
 
-/** The interval of each score, of as many as there are classes, none of which is very rare. */
+/** Divides the scores into `classes` intervals, none of which is very rare. Returns the interval of each score. */
 function assignByThresholds(random: Random, scores: readonly number[], classes: number): readonly number[] {
   const sizes = Array.from({ length: classes }, () => 0.25 + random.uniform());
   const total = sizes.reduce((a, b) => a + b, 0);
@@ -91,7 +91,7 @@ function assignByThresholds(random: Random, scores: readonly number[], classes: 
   return scores.map((score) => thresholds.filter((threshold) => score >= threshold).length);
 }
 
-/** What is measured of a quantity: it in some unit, on a curved scale, in steps, or as a category with any number. */
+/** Returns a random transform of a column: linear, nonlinear, quantized, or categorical with arbitrary numbers. */
 function drawFeatureTransform(random: Random): (x: number) => number {
   const scale = Math.exp(random.normal());
   const shift = random.normal();

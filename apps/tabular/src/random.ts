@@ -1,4 +1,4 @@
-/** Numbers that depend on the seed alone: the mulberry32 generator. */
+/** Generator of random numbers that depend on the seed only: mulberry32. */
 export class Random {
   #state: number;
   #cachedNormal: number | undefined;
@@ -7,7 +7,7 @@ export class Random {
     this.#state = seed >>> 0;
   }
 
-  /** In [0, 1). */
+  /** Returns a uniform number in [0, 1). */
   uniform(): number {
     this.#state = (this.#state + 0x6d2b79f5) >>> 0;
     let z = Math.imul(this.#state ^ (this.#state >>> 15), this.#state | 1);
@@ -15,12 +15,12 @@ export class Random {
     return ((z ^ (z >>> 14)) >>> 0) / 2 ** 32;
   }
 
-  /** An integer from `least` to `most`, both included. */
+  /** Returns a random integer from `min` to `max`, both inclusive. */
   integer(min: number, max: number): number {
     return min + Math.floor(this.uniform() * (max - min + 1));
   }
 
-  /** Standard normal: Box and Muller 1958. */
+  /** Returns a standard normal number: Box and Muller 1958. */
   normal(): number {
     if (this.#cachedNormal !== undefined) {
       const value = this.#cachedNormal;
@@ -37,7 +37,7 @@ export class Random {
     return items[this.integer(0, items.length - 1)]!;
   }
 
-  /** 0 … count − 1 in random order: Fisher and Yates. */
+  /** Returns 0 … count − 1 in random order: Fisher and Yates. */
   permutation(count: number): number[] {
     const order = Array.from({ length: count }, (_, i) => i);
     for (let i = count - 1; i > 0; i--) {

@@ -1,8 +1,8 @@
-// Trains on the prior: each of the processes that `mosaic-run` starts runs this. Ranks share the tables of a step.
+// Trains on the prior. Program of each process that `mosaic-run` starts. Ranks share the tables of a step.
 //
 //   npx mosaic-run --nproc-per-node 2 dist/train.js [--steps 6000] [--cells 8192] [--seed 0] [--out weights.safetensors]
-//   npx mosaic-run --nproc-per-node 2 dist/train.js --checkpoint training.safetensors    # started again, it goes on
-//   npx mosaic-run --nproc-per-node 2 dist/train.js --refine weights.safetensors         # goes on from these weights
+//   npx mosaic-run --nproc-per-node 2 dist/train.js --checkpoint training.safetensors    # resumes if started again
+//   npx mosaic-run --nproc-per-node 2 dist/train.js --refine weights.safetensors         # continues from these weights
 import { existsSync } from "node:fs";
 import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
@@ -28,7 +28,7 @@ const options = {
   cells: parseInteger("--cells", values.cells ?? String(initialOptions.cells), [1, Number.MAX_SAFE_INTEGER]),
   seed: parseInteger("--seed", values.seed ?? String(initialOptions.seed), [0, 2 ** 32 - 1]),
 };
-/** Steps after which weights and checkpoint are written. */
+/** Number of steps between writes of the weights and the checkpoint. */
 const STEPS_PER_CHECKPOINT = 250;
 
 await using ctx = await init({ spSize: 1, seed: options.seed });

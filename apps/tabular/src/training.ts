@@ -6,22 +6,22 @@ import { sampleTable } from "./prior.ts";
 import { Random } from "./random.ts";
 import type { Table } from "./datasets.ts";
 
-/** What a training needs to know. */
+/** Options of a training. */
 export interface TrainingOptions {
   readonly steps: number;
-  /** Cells of a step, classes included, over all ranks: many small tables or a few large ones. */
+  /** Number of cells in a step, including classes, over all ranks: many small tables or a few large ones. */
   readonly cells: number;
   readonly seed: number;
   readonly learningRate: number;
-  /** Least and most rows of a table. */
+  /** Minimum and maximum number of rows of a table. */
   readonly rowCountRange: readonly [least: number, most: number];
-  /** Least and most columns of features. */
+  /** Minimum and maximum number of feature columns. */
   readonly columnCountRange: readonly [least: number, most: number];
-  /** Most classes of a table. */
+  /** Maximum number of classes of a table. */
   readonly maxClasses: number;
 }
 
-/** From random weights: nanoTabPFN's optimizer. */
+/** Options of a training from random weights, with nanoTabPFN's optimizer. */
 export const defaultTrainingOptions: TrainingOptions = {
   steps: 6000,
   cells: 8192,
@@ -32,7 +32,7 @@ export const defaultTrainingOptions: TrainingOptions = {
   maxClasses: 10,
 };
 
-/** From trained ones: larger tables, more of them, and smaller steps. */
+/** Options of a training from trained weights: larger tables, more cells, and a lower learning rate. */
 export const fineTuningOptions: TrainingOptions = {
   ...defaultTrainingOptions,
   steps: 1000,
@@ -42,13 +42,13 @@ export const fineTuningOptions: TrainingOptions = {
   rowCountRange: [64, 800],
 };
 
-/** Tables of one size, of which as many rows are known. */
+/** Tables of one size with the same number of known rows. */
 interface StepTables {
   readonly allTables: readonly Table[];
   readonly knownRows: number;
 }
 
-/** The tables of one step: all of one size, which the step's seed decides on every rank alike; at least `ranks` of them. */
+/** Returns at least `ranks` tables of one size for a step. They depend on the seed and step only, not on the rank. */
 export function sampleTables(step: number, options: TrainingOptions, ranks = 1): StepTables {
   const random = new Random(options.seed * 1_000_003 + step);
   const [minRows, maxRows] = options.rowCountRange;
@@ -62,10 +62,13 @@ export function sampleTables(step: number, options: TrainingOptions, ranks = 1):
   return { allTables: Array.from({ length: numTables }, () => sampleTable(random, size)), knownRows };
 }
 
-/** Steps over which the learning rate rises. */
+/** Number of warm-up steps of the learning rate. */
 const WARMUP_STEPS = 20;
 
-/** Trains on tables of the prior. Ranks along "dp" share the tables of a step; the result does not depend on how many. */
+/**
+ * Trains on tables of the prior. Ranks along "dp" share the tables of a step. The result is independent of their
+ * number.
+ */
 export class Trainer implements Disposable {
   readonly #optimizer: ScheduleFreeAdamW;
   readonly #ctx: Context;
@@ -79,7 +82,7 @@ export class Trainer implements Disposable {
     this.#optimizer = new ScheduleFreeAdamW(model, { lr: options.learningRate, warmupSteps: WARMUP_STEPS });
   }
 
-  /** One step; resolves to the mean cross-entropy over all ranks' rows. */
+  /** Runs one step. Resolves to the mean cross-entropy over all ranks' rows. */
   async step(step: number): Promise<number> {
     const ctx = this.#ctx;
     const [rank, ranks] = [ctx.mesh.coordinate.dp ?? 0, ctx.mesh.shape.dp ?? 1];
@@ -102,24 +105,24 @@ export class Trainer implements Disposable {
     return loss.item();
   }
 
-  /** Steps taken, of those before a checkpoint too. */
+  /** Number of completed steps, including those before a checkpoint. */
   get steps(): number {
     return this.#optimizer.steps;
   }
 
-  /** Runs `body` while the model has what the training has come to: the average of its steps. */
+  /** Runs `body` while the model has the averaged weights of the training's steps. */
   async withAveragedWeights(body: () => Promise<void>): Promise<void> {
     this.#optimizer.eval();
     await body();
     this.#optimizer.train();
   }
 
-  /** Writes what a training goes on from. Collective. */
+  /** Writes a checkpoint. Collective. */
   async save(path: string): Promise<void> {
     await saveCheckpoint(this.#ctx, path, { model: this.#model, optimizer: this.#optimizer });
   }
 
-  /** Goes on from what `save` wrote. Collective. */
+  /** Loads a checkpoint that `save` wrote. Collective. */
   async load(path: string): Promise<void> {
     await loadCheckpoint(this.#ctx, path, { model: this.#model, optimizer: this.#optimizer });
   }

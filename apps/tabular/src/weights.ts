@@ -4,10 +4,10 @@ import type { HostTensor } from "@mosaic/attention/core";
 import { readSafetensors, writeSafetensors } from "@mosaic/attention/nn";
 import { defaultOptions, TabularModel, type TabularOptions } from "./model.ts";
 
-/** The weights that this directory ships, made by `train.ts`. */
+/** Path of the weights of this package, which `train.ts` produced. */
 export const defaultWeightsPath: string = fileURLToPath(new URL("../weights.safetensors", import.meta.url));
 
-/** A model with the weights of a file. */
+/** Loads a model with the weights of a file. */
 export async function loadModel(
   ctx: Context,
   path: string = defaultWeightsPath,
@@ -19,7 +19,7 @@ export async function loadModel(
   return model;
 }
 
-/** Writes a model's weights in bfloat16, half the size: what they are rounded by moves no answer by much. */
+/** Writes a model's weights in bfloat16, which halves the size. The rounding hardly changes predictions. */
 export async function saveModel(model: TabularModel, path: string): Promise<void> {
   const bfloat16Tensors = new Map<string, HostTensor>();
   for (const [name, tensor] of model.stateDict()) {

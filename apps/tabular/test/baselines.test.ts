@@ -102,7 +102,7 @@ describe("multiclassAuc", () => {
   it("is that of class 1 where there are two, else the mean of each against the others", () => {
     expect(multiclassAuc([0, 1, 1], Float64Array.from([0.8, 0.2, 0.9, 0.1, 0.3, 0.7]), 2)).toBe(0.5);
     const rows = [0.5, 0.3, 0.2, 0.1, 0.6, 0.3, 0.4, 0.5, 0.1];
-    // Class 0 is first; class 1 second of three, under row 2's; class 2 last.
+    // Rows 0 and 1 have the highest scores of their classes, and row 2 has the lowest score of its class.
     expect(multiclassAuc([0, 1, 2], Float64Array.from(rows), 3)).toBeCloseTo((1 + 1 + 0) / 3, 12);
   });
 });

@@ -13,7 +13,7 @@ async function runOnRanks<T>(ranks: number, body: (ctx: Context) => Promise<T>):
   }
 }
 
-/** Penguins by measures: [rows, species]. */
+/** Loads penguins: the measurements x and the species y. */
 function loadPenguins(): { x: number[][]; y: ClassName[] } {
   const fullTable = loadDataset("species");
   const { features, labels, columns, classes } = selectRows(fullTable, new Random(0).permutation(342).slice(0, 100));
@@ -27,7 +27,7 @@ const { x, y } = loadPenguins();
 const [knownX, unknownX] = [x.slice(0, 57), x.slice(57)];
 const species = y.slice(0, 57);
 
-/** Probabilities and classes of the other rows, by rank. */
+/** Predicts probabilities and classes of the unknown rows, by rank. */
 const predictOnRanks = (ranks: number, options?: TabularClassifierOptions, columns?: readonly number[]) => {
   const permuteColumns = (rows: Rows): Rows => (columns ? rows.map((row) => columns.map((i) => row[i]!)) : rows);
   return runOnRanks(ranks, async (ctx) => {

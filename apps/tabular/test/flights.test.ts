@@ -24,8 +24,8 @@ it("shares the rows of a table over four processes, and sends only what is known
   const reports = lines.map((line) => JSON.parse(line) as Report).toSorted((a, b) => a.rank - b.rank);
   expect(reports.map(({ rank }) => rank)).toEqual([0, 1, 2, 3]);
   expect(reports.reduce((sum, { rowsHere }) => sum + rowsHere, 0)).toBe(rows);
-  // Keys and values of the known rows, three columns of them (two features and the class), in the last layer the class alone, go
-  // round once a layer; the table is read under both names of its classes.
+  // Keys and values of the known rows are passed around the ring once per layer: three columns (two features and the
+  // class), and only the class in the last layer. The ensemble has two members.
   const totalBytesSent = reports.reduce((sum, { bytesSent }) => sum + bytesSent, 0);
   expect(totalBytesSent).toBe(
     2 * (3 * (defaultOptions.layers - 1) + 1) * (ranks - 1) * known * 2 * defaultOptions.embedDim * 4,

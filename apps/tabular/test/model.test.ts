@@ -21,7 +21,7 @@ async function runOnRanks<T>(ranks: number, body: (ctx: Context) => Promise<T>, 
   }
 }
 
-/** Probabilities of all target rows and classes, in the table's order. */
+/** Returns the probabilities of all target rows and classes, in the order of the table. */
 async function computeLogits(inputTable: Table, ranks = 1): Promise<number[]> {
   const rankLogits = await runOnRanks(ranks, async (ctx) => {
     using model = new TabularModel(ctx, { ...smallOptions, rowBackend: ring() });

@@ -2,7 +2,7 @@ import { mkdirSync, readFileSync, writeFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { expect, it } from "vitest";
 
-/** What of scripts/doc-examples.mjs, which runs the packages' examples, serves here. */
+/** Functions of scripts/doc-examples.mjs, which runs the packages' examples, that are used here. */
 interface Examples {
   parseBlocks(markdown: string): { readonly code: string }[];
   instrument(code: string): string;

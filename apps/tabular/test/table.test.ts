@@ -90,7 +90,8 @@ describe("rankColumns", () => {
     const records = [5, 1, 1, 1000, 2, -7, 4000].map((a) => ({ a, b: 0, y: 0 }));
     const { features } = computeNormalScores(createTable(records, schema), 4);
     const readColumn = (i: number): number[] => [...features].filter((_, at) => at % 2 === i);
-    // Of 5, 2.5, 1, 1 and 3.5 of the known rows, in the middle of a step each; 2 between two of them, below and above.
+    // Mean ranks of the known cells are 2.5, 1, 1 and 3.5. Other cells are between two known ones (2), below and above
+    // all.
     const scores = [0, -0.524, -0.524, 0.842, 0, -1.282, 1.282];
     const [firstScore, ...otherScores] = readColumn(0);
     expect(firstScore).toBeCloseTo(0.253, 2);

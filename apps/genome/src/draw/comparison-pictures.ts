@@ -15,10 +15,10 @@ import {
 
 const [WIDTH, HEIGHT] = [880, 520];
 const plotArea = { left: 150, right: 740, top: 84, bottom: 450 } as const;
-/** Where those stand that move nothing. */
+/** x coordinate of methods that send no bytes. */
 const ZERO_BYTES_X = 92;
 
-/** How well each method does after how much it has moved. */
+/** Draws the loss of each method against the bytes that it has sent. */
 export function drawLossAgainstBytes({ methods }: Comparison): string {
   const points = methods.flatMap(({ curve: curvePoints }) => curvePoints);
   const positiveBytes = points.map(({ bytes }) => bytes).filter((bytes) => bytes > 0);
@@ -90,10 +90,12 @@ const formatMegabytes = (bytes: number): string =>
 
 const [RECALL_WIDTH, RECALL_HEIGHT] = [880, 470];
 const [RECALL_PLOT_TOP, RECALL_PLOT_BOTTOM] = [110, 390];
-/** What routing is to reach on planted repeats. */
+/** Target recall of routing on planted repeats. */
 const TARGET_RECALL = 0.95;
 
-/** On the left λ itself, chosen chunks against exact attention's mass; on the right planted repeats, found ones by steps. */
+/**
+ * Draws on the left, for λ, recall and captured mass of exact attention, and on the right recall of planted repeats.
+ */
 export function drawRecall({ methods }: Comparison, { runs }: PlantedResult): string {
   const y = linearAxis([0, 1], [RECALL_PLOT_BOTTOM, RECALL_PLOT_TOP]);
   const { chunks, chunkLength } = runs[0]!.settings;

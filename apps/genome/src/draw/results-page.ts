@@ -11,7 +11,7 @@ svg { max-width: 100%; height: auto; margin: 12px 0 28px } table { border-collap
 th, td { padding: 3px 14px 3px 0; text-align: right; border-bottom: 1px solid #e4e8ee } th:first-child, td:first-child { text-align: left }
 code { background: #f3f5f8; padding: 1px 4px }`;
 
-/** One page that needs nothing else: pictures and tables of all results, and how they came about. */
+/** Returns a self-contained page with pictures and tables of all results, and the commands that produced them. */
 export function formatPage(
   comparison: Comparison,
   plantedResult: PlantedResult,
@@ -66,10 +66,10 @@ function describeOrigin({ date, command }: { readonly date: string; readonly com
   return `<p>${escape(date)}: <code>${escape(command)}</code></p>`;
 }
 
-/** Pixels of a PNG for one of its SVG. */
+/** Number of PNG pixels per SVG pixel, in each direction. */
 const PIXEL_RATIO = 2;
 
-/** The pictures of some results by name, each an SVG. */
+/** Draws the pictures of results, as SVG by name. */
 export function drawPictures(comparison: Comparison, plantedResult: PlantedResult): Readonly<Record<string, string>> {
   const mapMethod = comparison.methods.find(({ name }) => name === "meta 2")!;
   return {
@@ -79,13 +79,13 @@ export function drawPictures(comparison: Comparison, plantedResult: PlantedResul
   };
 }
 
-/** The same picture in pixels. */
+/** Renders an SVG picture as PNG. */
 export function renderPng(svg: string): Uint8Array {
   const font = { loadSystemFonts: true, defaultFontFamily: "DejaVu Sans" };
   return new Resvg(svg, { fitTo: { mode: "zoom", value: PIXEL_RATIO }, font }).render().asPng();
 }
 
-/** Draws all results: SVG and PNG of each picture, and a page of all. */
+/** Writes all results: each picture as SVG and PNG, and a page with all pictures. */
 export function writeResultsPage(): void {
   const comparison = readResult<Comparison>(new URL("genome.jsonl", RESULTS_URL));
   const plantedResult = readResult<PlantedResult>(new URL("planted.jsonl", RESULTS_URL));

@@ -17,10 +17,10 @@ const roleColors: Readonly<Record<Role, string>> = {
 const GENE_HEIGHT = 13;
 const LABEL_STYLE = 'text-anchor="middle" font-size="9.5" fill="#ffffff"';
 
-/** Pixels that the map takes. */
+/** Height of the gene map in pixels. */
 const GENE_MAP_HEIGHT = 64;
 
-/** λ's genes along an axis of bases, from y down: rightward ones above the line, leftward ones below. */
+/** Draws λ's genes along an axis of bases, below y: rightward genes above the line, leftward genes below it. */
 function drawGeneMap(axis: AxisScale, y: number, numBases: number): readonly string[] {
   const middleY = y + 26;
   return [
@@ -52,11 +52,11 @@ function drawLegend(left: number, y: number): readonly string[] {
 
 const MAP_SIZE = 760;
 const [MARGIN_LEFT, MARGIN_TOP] = [96, 84 + GENE_MAP_HEIGHT];
-/** From white over blue to nearly black. */
+/** Shades from nearly white over blue to nearly black. */
 const COLOR_RAMP = ["#e3ecf8", "#bdd3ef", "#8fb4e2", "#5f92d1", "#3a70b8", "#234f91", "#142f5e", "#0a1733"] as const;
 const GENOME_LENGTH = 48_502;
 
-/** Where each stretch of λ is routed: row by row the stretch that looks, column by column where it looks. */
+/** Draws the routing of λ. Rows are the query bins of the genome, and columns the bins to which they are routed. */
 export function drawRoutingMap(map: RoutingMap, { name, curve }: MethodResult): string {
   const size = { width: MARGIN_LEFT + MAP_SIZE + 40, height: MARGIN_TOP + MAP_SIZE + 92 };
   const numBases = map.bin * map.bins;
@@ -91,13 +91,15 @@ export function drawRoutingMap(map: RoutingMap, { name, curve }: MethodResult): 
   ]);
 }
 
-/** The share, in times of an even one, that few cells exceed: there the darkest shade begins. */
+/**
+ * Returns the weight relative to a uniform one that only 1 % of the cells exceed, at which the darkest shade begins.
+ */
 function darkestRelativeWeight({ bins, weights }: RoutingMap): number {
   const relativeWeights = weights.map((weight) => weight * bins).toSorted((a, b) => a - b);
   return Math.max(1.05, relativeWeights[Math.floor(0.99 * (relativeWeights.length - 1))]!);
 }
 
-/** All cells of one shade are one path. Shades are even in the logarithm, from the even share on. */
+/** Draws all cells of one shade as one path. Shades are evenly spaced in the logarithm, from a uniform weight on. */
 function drawCells(map: RoutingMap): readonly string[] {
   const { bins, weights } = map;
   const lastShade = COLOR_RAMP.length - 1;

@@ -2,8 +2,7 @@ import type { Tokenizer } from "@mosaic/models";
 import type { Random } from "@mosaic/program";
 
 // A fact is "(key key value)", each one token: two words of the books and a digit or capital, "( God hand7)". A
-// question
-// has no value.
+// question has no value.
 
 /** The tokens of which facts consist. */
 export interface FactTokens {
