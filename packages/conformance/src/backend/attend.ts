@@ -6,7 +6,7 @@ import { getReference, type Trial } from "./trial.ts";
 /** Results of attention on one rank: its rows of out, lse and dq, and the complete dk and dv of its keys. */
 export type AttentionNumbers<Values = Float32Array> = Readonly<Record<"out" | "lse" | "dq" | "dk" | "dv", Values>>;
 
-/** Initial values of the state and the gradients, as if other keys had been folded before. */
+/** Initial values of state and gradients, as if other keys had been folded and other gradients added before. */
 export interface InitialState {
   readonly out: number;
   readonly lse: number;

@@ -57,7 +57,10 @@ type VariantTrial = { readonly [Name in keyof typeof factors]: (typeof factors)[
   readonly arrangement: number;
 };
 
-/** Returns the trials of each arrangement. Over all of them, any two levels of two factors (or arrangements) meet. */
+/**
+ * Returns the trials of each arrangement. Over all of them, any two levels of different factors occur together. The
+ * arrangement is one of the factors.
+ */
 function variantTrials(arrangements: number): readonly (readonly VariantTrial[])[] {
   const arrangementIndices = Array.from({ length: arrangements }, (_, i) => i);
   const trials: readonly VariantTrial[] = pairwise({ arrangement: arrangementIndices, ...factors });

@@ -84,7 +84,10 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
   ];
 }
 
-/** Head sizes of keys and values: those of multi-head latent attention (DeepSeek-V2), and no multiples of a vector. */
+/**
+ * Head sizes of keys and values: those of multi-head latent attention (DeepSeek-V2), and sizes that do not fill
+ * vectors.
+ */
 const headDimPairs = [
   [192, 128],
   [128, 192],

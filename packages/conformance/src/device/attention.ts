@@ -23,7 +23,7 @@ import { epsilon, normals, roundTo } from "../oracle/numbers.ts";
 import type { OracleModifiers } from "../oracle/score-modifiers.ts";
 import { type StorageOrder, type MakeDevice, withDevice, type TensorOptions, tensorFrom, allocate } from "./tensors.ts";
 
-/** Rows of the sequences that are computed: all queries, and the blocks of keys, which are folded one by one. */
+/** Rows of the sequences that are computed: spans of queries, and blocks of keys, which are folded one by one. */
 interface AttentionBlocks {
   readonly queries: readonly Span[];
   readonly keys: readonly (readonly Span[])[];
@@ -104,8 +104,8 @@ export function attentionRunner(
 }
 
 /**
- * Allow for the rounding of products and sums in float32. With 16-bit inputs, a device may also round probabilities to
- * the dtype of the inputs.
+ * Tolerances for the rounding of products and sums in float32. With 16-bit inputs, a device may also round
+ * probabilities to the dtype of the inputs.
  */
 const tolerances: Readonly<Record<DType, number>> = {
   float32: 64 * epsilon.float32,

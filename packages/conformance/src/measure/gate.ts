@@ -67,11 +67,11 @@ const SMALL_SAMPLE_SIZE = 64;
  * and in the largest error.
  *
  * A backend that folds keys in blocks must round float32 numbers once more than a kernel that processes all keys at
- * once. `out` and the sums of gradients are rounded by half a unit each. `lse` is also rounded by half a unit; because
+ * once. `out` and the sums of gradients are rounded by half a unit each. `lse` is also rounded by half a unit. Because
  * it is an exponent, this causes a relative error of |lse| half units in all results. The limits allow for these
- * errors: in full for the largest error, and divided by √3 for the root mean square, because that is the root mean
- * square of a rounding error. `lse` is rounded once for each of p ranks, which adds up to a factor of √p. All this
- * matters where there are so few terms that the kernel's own error is small by chance.
+ * errors: in full for the largest error, and divided by √3 for the root mean square, because the root mean square of a
+ * rounding error is its maximum divided by √3. `lse` is rounded once for each of p ranks, which adds up to a factor of
+ * √p. All this matters where there are so few terms that the kernel's own error is small by chance.
  *
  * Weights that are rounded to 16 bits are relative to the maximum of a block. Over all keys, the largest weight of a
  * row is 1, without an error. In a block it may be off by half a unit, and the result is a mean of such weights. The

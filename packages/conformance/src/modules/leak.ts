@@ -33,7 +33,10 @@ export type LeakOptions = OptionsOf<typeof leakOptions>;
 const MAX_RESIDENT_GROWTH_BYTES = 24 << 20;
 const NUM_SAMPLES = 10;
 
-/** Returns a case of many forward and backward steps, after which no device holds more memory than after the first. */
+/**
+ * Returns a case of many forward and backward steps. Afterwards, no device may hold more memory than after the first
+ * steps.
+ */
 export function leakCase(options: LeakOptions): Case {
   const { makeWorld, arrangement, steps } = leakOptions.parse(options);
   const { mesh, backend } = arrangement;
