@@ -29,7 +29,7 @@ export interface NeedleBatchOptions {
   readonly placement: "zigzag" | "contiguous" | PlacementFunction;
 }
 
-/** Returns a random depth. One fact in twelve is at either end, because otherwise almost none would be just there. */
+/** Returns a random depth. One fact in twelve is at each end, because otherwise almost none would be exactly there. */
 function drawDepth(random: Random): number {
   return Math.min(1, Math.max(0, 1.2 * random.uniform() - 0.1));
 }
