@@ -50,7 +50,10 @@ export class Exchange {
     return (this.#queries[rank] ??= this.#plan.requiredQueries(rank).filter((owner) => this.#isExchanged(owner, rank)));
   }
 
-  /** By owner: how many queries of owners before it come to a rank, whose order they lie in. */
+  /**
+   * Returns, by owner, the number of queries of preceding owners that are sent to a rank, followed by the total. The
+   * queries are in memory there in the order of owners.
+   */
   #queryRowOffsets(rank: number): Int32Array {
     const cachedOffsets = this.#queryRowOffsetsByRank[rank];
     if (cachedOffsets) return cachedOffsets;
@@ -61,7 +64,7 @@ export class Exchange {
     return (this.#queryRowOffsetsByRank[rank] = offsets);
   }
 
-  /** The queries of `owner` that are sent to a rank, as local rows of `owner`. */
+  /** Returns the queries of `owner` that are sent to a rank, as local rows of `owner`. */
   queryRangesFrom(rank: number, owner: number): readonly RowRange[] {
     const queries = this.queries(rank);
     return queries.ranges(owner, 0, queries.count);

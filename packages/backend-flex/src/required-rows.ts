@@ -67,7 +67,10 @@ export function attendingQueries(keys: readonly Span[], mask: readonly Slice[]):
   return { intervals: mergeIntervals(intervals), bands: [] };
 }
 
-/** The union of intervals [start, end), ascending and disjoint. Sorts them, and may widen them in place. */
+/**
+ * Returns the union of intervals [start, end) as ascending, disjoint intervals. Sorts the passed intervals, and may
+ * extend them in place.
+ */
 export function mergeIntervals(intervals: [number, number][]): [number, number][] {
   intervals.sort((a, b) => a[0] - b[0]);
   const mergedIntervals: [number, number][] = [];

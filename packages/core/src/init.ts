@@ -129,7 +129,7 @@ function throwMissingCollectivesError(size: number): never {
 }
 
 function registerBackends(customBackends: readonly AttentionBackend[]): ReadonlyMap<string, AttentionBackend> {
-  // The first may take the place of "local".
+  // A custom backend named "local" replaces this one.
   const backends = new Map<string, AttentionBackend>([["local", local()]]);
   const customNames = new Set<string>();
   for (const backend of customBackends) {

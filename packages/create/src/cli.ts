@@ -33,7 +33,7 @@ function main(): number {
     return 0;
   }
   if (directory === undefined || positionals.length > 1) {
-    // npm keeps options that do not follow `--`, and passes their values on.
+    // npm consumes options that are not preceded by `--`, and passes their values as further arguments.
     throw new CreateError(
       `expected one folder, received ${positionals.join(", ") || "none"}; pass options after --, such as ` +
         "npm create @mosaic my-project -- --template plan",

@@ -137,7 +137,7 @@ onEveryIsa("one query", (device) => {
   });
 });
 
-// Keys that all of the queries see are folded for all of them at once, the others query by query.
+// Keys that are visible to all queries are folded for all of them at once, other keys query by query.
 onEveryIsa("few queries with a window", (device) => {
   const [group, queries, size, count] = [2, 3, 64, 700];
 
@@ -150,7 +150,7 @@ onEveryIsa("few queries with a window", (device) => {
     const visibleCount = 330;
     for (const { x } of [k, v]) {
       for (const [from, to] of [
-        [0, firstKey + 1], // the last of them is visible to query 0
+        [0, firstKey + 1], // the last of these keys is visible to query 0
         [firstKey + visibleCount + 2, count],
       ] as const) {
         using hiddenRows = x.slice(2, from, to);
@@ -160,7 +160,7 @@ onEveryIsa("few queries with a window", (device) => {
     using out = device().empty([1, group, queries, size], "float32");
     using lse = device().empty([1, group, queries], "float32");
     device().kernels.fill(lse, Number.NEGATIVE_INFINITY);
-    // Query i sees keys [5 + i, 335 + i).
+    // Query i attends to keys [5 + i, 335 + i).
     const keyRange = { k0: firstKey, k1: firstKey + visibleCount + queries - 1 };
     const mask = [{ q0: 0, q1: queries, ...keyRange, type: "bidirectionalCausal" }] as const;
     const tile = { q: spans(queries), k: spans(count), mask, scale: 1 };

@@ -11,7 +11,7 @@ const ring = arrangements[0]!;
 const readJson = async (name: string) =>
   JSON.parse(await readFile(resolvePath(name), "utf8")) as Record<string, unknown>;
 
-/** Writes a model with a tokenizer of 422 tokens, whose text consists of bytes. */
+/** Writes a model of `vocabSize` tokens with a tokenizer of 422 tokens, whose text consists of bytes. */
 async function writeTextModel(vocabSize = 422) {
   const { config, shapes, errors } = models.llama3!;
   const model: ReferenceModel = {

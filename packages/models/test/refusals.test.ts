@@ -270,7 +270,7 @@ describe("generate rejects before anything is sent", () => {
           using tokens = fromArray(ctx, new Float32Array(rows), [1, rows]);
           noGrad(() => loaded.forward(tokens, { cache: cache.forCall([sequence], { sharded }) })).dispose();
         };
-        // All tokens on every rank, not a shard of them.
+        // Every rank has all tokens, not a shard of them.
         forward(400);
         forward(100, true);
         expect(() => forward(13)).toThrow(/CausalLM: expected at most 512 tokens, .*, received 513/);

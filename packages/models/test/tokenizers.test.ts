@@ -70,7 +70,7 @@ describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
     const { tokenizer, expected } = await openTokenizer(name);
     const unknownId = tokenizer.vocabSize() + 7;
     for (const { ids, decoded, shown } of expected.texts) {
-      // Between the bytes of a character, too.
+      // Unknown ids also come between the bytes of a character.
       const paddedIds = ids.flatMap((id) => [unknownId, id]);
       expect(tokenizer.decode(paddedIds)).toBe(decoded);
       expect(tokenizer.decode(paddedIds, { skipSpecialTokens: false })).toBe(shown);

@@ -270,12 +270,12 @@ describe("stage 3 holds a unit only while it computes", () => {
         events.length = 0;
         const loss = scope(() => model.forward(x).sum());
         expect(listGathered(layers)).toEqual(layers.map(() => false));
-        // The unit's own, and the next one's before each computes.
+        // Before a unit computes, its own parameters and those of the next unit are gathered.
         const later = layers.slice(1).flatMap((_, i) => ["allGather", `forward ${i}`]);
         expect(events).toEqual(["allGather", ...later, `forward ${numLayers - 1}`]);
         return loss;
       };
-      // Forwards of which no backward follows, two before one backward, and another step.
+      // A forward without a backward, two forwards before their backwards, and another step.
       noGrad(runForward).dispose();
       const losses = [runForward(), runForward()];
       for (const loss of losses) loss.backward();

@@ -345,7 +345,7 @@ test("parts sharded over different axes have one norm, and a NaN of any part is 
     await optimizer.assertFinite();
     const { grad } = getShard(model.blocks.at(0)!.norm.weight)?.tensor ?? {};
     using nan = full(ctx, [], Number.NaN);
-    // Of one rank of the four.
+    // Only one of the four ranks has the NaN.
     if (isSharded && ctx.mesh.coordinate.dp === 0 && grad!.size > 0)
       ctx.device.kernels.binary("mul", grad!, grad!, nan);
     optimizer.step();

@@ -56,7 +56,9 @@ export function nestBackends(where: string, levels: readonly Level[]): Attention
   }, local());
 }
 
-/** Throws an OptionError unless a level's backend gathers keys along its axis and those of the levels inside, and no others. */
+/**
+ * Throws an OptionError unless the axes of a level's backend are the axis of this level and those of the levels inside.
+ */
 function checkAxes(where: string, backend: AttentionBackend, axes: readonly string[]): void {
   const actualAxes = new Set(backend.axes);
   if (actualAxes.size === axes.length && axes.every((axis) => actualAxes.has(axis))) return;
@@ -68,7 +70,7 @@ function checkAxes(where: string, backend: AttentionBackend, axes: readonly stri
   });
 }
 
-/** The kind the option for the strategy of one level. */
+/** Creates the option for the strategy of one level. */
 export function levelStrategyOption<const S extends OptionSettings<LevelStrategy>>(
   settings: S,
 ): Option<LevelStrategy, PresenceOf<S>> {
@@ -98,7 +100,10 @@ interface MeshRules {
   findMeshError?(ctx: Context): string | undefined;
 }
 
-/** Creates a strategy from nested backends. It checks the mesh, and takes keys in parts as the nested backends do. */
+/**
+ * Creates a strategy from nested backends, which checks the mesh first. It has `blockwise` if the nested backend has
+ * it.
+ */
 export function createStrategy(nestedBackend: AttentionBackend, requirements: MeshRules): Strategy {
   const { axes } = nestedBackend;
   return {

@@ -27,7 +27,7 @@ interface HostRunOptions {
   readonly hosts: number[];
   readonly calls?: number;
   readonly valueHeadDim?: number;
-  /** A list has a mask for each of as many samples. */
+  /** A list contains one mask for each sample, and its length is the batch size. */
   readonly mask?: Mask | readonly Mask[];
 }
 

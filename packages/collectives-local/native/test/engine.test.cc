@@ -284,7 +284,7 @@ void testInProcessValues() {
   control.leave("");
 }
 
-/// In failures and in frames: a text ends with a whole character, wherever the limit falls.
+/// Tests that texts of failures and of frames are truncated between characters, wherever the limit is.
 void testTextsAreCutBetweenCharacters() {
   for (const std::string prefix : {"", "x"}) {
     std::string text = prefix;
@@ -300,20 +300,20 @@ void testTextsAreCutBetweenCharacters() {
   }
 }
 
-/// A control plane whose requests for positions nobody answers.
+/// A control plane in which requests for positions are never answered.
 struct MuteControl : InProcessControl {
   using InProcessControl::InProcessControl;
   void requestPositions(uint64_t, const std::vector<uint32_t>&) override { isRequested = true; }
   static inline std::atomic<bool> isRequested{false};
 };
 
-/// A rank that is aborted while it waits for positions ends at once.
+/// Tests that aborting a rank ends its wait for positions immediately.
 void testAbortWhileWaitingForPositions() {
   const auto world = std::make_shared<InProcessWorld>(2, kTimeoutNs);
   MuteControl::isRequested = false;
   Rank<Cpu> zero, one;
   EngineOptions options = optionsOf(0, 2, kTimeoutNs);
-  options.timeoutNs = 1'000'000;  // before positions are requested for any other reason
+  options.timeoutNs = 1'000'000;  // short, so that the timeout is the first reason to request positions
   zero.engine = Engine::open(TransportPtr(Cpu::openTransport()), zero.device->compute(),
                              std::make_unique<MuteControl>(world, 0), options,
                              [&](const MosaicFailure*) { zero.isFinished = true; });

@@ -175,7 +175,10 @@ function randomCausalCase(sizes: AttentionSizes): AttentionCase {
   return { ...causalCase(makeProblem({ ...sizes, ...causalExtent }), sizes.dtype), factors };
 }
 
-/** Rows and keys for several blocks of a device, and some more; queries are the last of the keys. */
+/**
+ * Returns a causal case with more queries and keys than a block of a device, and with a remainder. The queries are at
+ * the last positions of the keys.
+ */
 function createLongCase(dtype: DType): AttentionCase {
   const [queries, keys] = [150, 1100];
   const maskMod: MaskMod = (q, k) => k <= q + keys - queries;

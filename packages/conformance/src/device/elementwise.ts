@@ -101,7 +101,10 @@ export function elementwiseCases(make: MakeDevice): Case[] {
   ];
 }
 
-/** Where a difference of two numbers close to 1 would leave nothing: errors are relative to each value. */
+/**
+ * Checks activations and their derivatives at points where a difference of two numbers close to 1 would lose all digits
+ * of the result. Errors are relative to each value.
+ */
 async function checkSmallValues(device: Device): Promise<void> {
   const points = { sigmoid: [-20, 20], tanh: [-10, 10], gelu: [-6, -5], geluTanh: [-5, -4], silu: [-20, -10] } as const;
   const sigmoidGrad = (x: number) => Math.exp(-Math.abs(x)) / (1 + Math.exp(-Math.abs(x))) ** 2;

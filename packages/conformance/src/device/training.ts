@@ -218,7 +218,7 @@ function stepOracle(step: AdamStep, { p, g, m, v }: AdamState & { g: Float64Arra
   return { p: nextParameter, m: m.map((z, i) => z - rate * update[i]!), v: secondMoment };
 }
 
-/** float32 has no number for how many rows there are, but one for the last. */
+/** Checks the last of 2^24 + 1 rows. float32 can represent its index, but not the number of rows. */
 async function checkLastRow(device: Device): Promise<void> {
   const lastRow = 2 ** 24;
   using row = tensorFrom(device, [1, 2], { shape: [1, 2] });

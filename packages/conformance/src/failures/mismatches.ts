@@ -90,7 +90,7 @@ const mismatchedCalls: readonly MismatchCase[] = [
   {
     title: "mismatched counts",
     call(group, { x }, isMismatchedRank) {
-      // Messages between the first two ranks have the same bytes in both.
+      // With both counts, some messages between the first two ranks have the same size.
       const counts = isMismatchedRank ? [2, 1, 3] : [2, 2, 2];
       using out = group.device.empty([counts[group.rank]!], "float32");
       group.reduceScatter(out, x, "sum", { counts }).wait();

@@ -24,7 +24,10 @@ interface AttentionArguments {
 /** The largest supported head dimension. */
 const MAX_HEAD_DIM = 256;
 
-/** Validates what parsed options leave open of the call on this rank, before any rank waits for a peer. */
+/**
+ * Validates the call on this rank before any rank waits for a peer. The options were parsed before, so this checks only
+ * what parsing does not.
+ */
 export function checkAttention(
   where: string,
   call: AttentionArguments,

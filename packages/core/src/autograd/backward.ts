@@ -7,7 +7,10 @@ import { type Edge, type GradNode, type TensorMetadata, noGrad } from "./node.ts
 
 let isRunning = false;
 
-/** Whether a backward is running: what records then, in `enableGrad`, computes a part of the forward again, as `checkpoint` does. */
+/**
+ * Returns whether a backward is running. Operations that are recorded meanwhile, in `enableGrad`, recompute a part of
+ * the forward, as in `checkpoint`.
+ */
 export function isBackwardRunning(): boolean {
   return isRunning;
 }

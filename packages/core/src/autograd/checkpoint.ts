@@ -78,7 +78,8 @@ export function checkpoint(
 }
 
 function runCheckpoint(body: Body<readonly Tensor[]>, inputs: readonly Tensor[], keepAttention: boolean): Tensor {
-  // A body may return an input or a tensor of the caller's: the result is still a new handle, on the tape.
+  // A body may return one of its inputs or another tensor of the caller. `reshape` ensures that the result is a new
+  // handle that is recorded on the tape.
   const runScoped: Body<readonly Tensor[]> = (...scopedInputs) =>
     scope(() => {
       const result = runBody(body, scopedInputs);

@@ -282,7 +282,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     return label === undefined ? where : `${label}, ${where}`;
   }
 
-  /** Throws an OptionError unless `split` is valid these. */
+  /** Throws an OptionError unless `color` and `name` are valid arguments of `split`. */
   protected checkSplit(color: number, name: string): void {
     const where = this.checkOpen("split");
     expectValue(where, Number.isSafeInteger(color), "an integer color", color);
@@ -389,7 +389,10 @@ export abstract class CheckedGroup implements ProcessGroup {
   }
 }
 
-/** One message has one direction: of a send and a receive between two tensors there are two. */
+/**
+ * Returns whether a value is a transfer in exactly one direction, `to` or `from`. A send and a receive are two
+ * transfers.
+ */
 function isTransfer(transfer: unknown): boolean {
   return typeof transfer === "object" && transfer !== null && "to" in transfer !== "from" in transfer;
 }

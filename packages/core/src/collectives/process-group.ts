@@ -94,8 +94,9 @@ export interface Traffic {
  * runs on the communication stream. `Work.wait` orders it before later compute. Tensors must be contiguous and on the
  * group's device. Reductions sum in rank order with float32 accumulation, so that the results are bitwise equal on all
  * ranks.
- * Autograd does not record them: a gradient passes an operation in place as if it were not there, and ends at what others
- * write. `defineOp` makes differentiable ones: docs/coming-from.md has an example.
+ *
+ * Autograd does not record these operations. Gradients pass through an in-place operation unchanged, and stop at the
+ * outputs of all others. Differentiable collectives are created with `defineOp`; docs/coming-from.md has an example.
  *
  * `CheckedGroup` (checked-group.ts) validates the operands and passes the call on: to `NativeGroup` of @mosaic/runtime,
  * whose engine drives a transport, or to the planner's `SymbolicGroup`, which records it.

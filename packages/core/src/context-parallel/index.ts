@@ -12,7 +12,8 @@ export {
   modulo,
   type ShardedAttentionCall,
 } from "./dependencies.ts";
-// Functions without checks, because they are called for every tile of every rank or once for each call of attention.
+// Functions that do not check their arguments, because callers have checked them and call these functions for every
+// tile of every rank, or once per call of attention.
 export { mergeSinksUnchecked } from "../attention/sinks.ts";
 export { batchMaskOptions, resolveBatchMaskUnchecked, type ResolvedBatchMask, unionSlices } from "../mask/samples.ts";
 export { isVisibleUnchecked, visibleRowsUnchecked, visiblePairsUnchecked } from "../mask/visibility.ts";

@@ -14,18 +14,18 @@ function rectangle(q1: number, k1: number, type: SliceType): Slice {
   return { q0: 0, q1, k0: 0, k1, type };
 }
 
-/** A mask of one slice over all pairs. */
+/** Creates a mask of one slice that contains all pairs. */
 function defineWhole(type: SliceType): Mask {
   return defineMask(type, (queries, keys) => [Object.freeze(rectangle(queries, keys, type))]);
 }
 
-// Made once: what is derived from a mask, such as a backend's plan, is kept by its identity.
+// Created once, because values that are derived from a mask, such as a backend's plan, are cached by its identity.
 const fullMask = defineWhole("full");
 const causalMask = defineWhole("causal");
 const inverseCausalMask = defineWhole("inverseCausal");
 const bidirectionalCausalMask = defineWhole("bidirectionalCausal");
 
-/** Every query sees every key. */
+/** Returns the mask in which every query attends to every key. */
 export function full(): Mask {
   return fullMask;
 }

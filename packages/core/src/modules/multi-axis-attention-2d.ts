@@ -75,12 +75,12 @@ export class MultiAxisAttention2D extends SelfAttention {
   }
 }
 
-/** By layout of axis1 and length of axis2. */
+/** Repeated layouts, by the layout of axis1 and the length of axis2. */
 const repeatedLayouts = new WeakMap<Layout, Map<number, Layout>>();
 
 /**
  * Returns the layout in which every row of `outerLayout` is replaced by `repeatCount` consecutive rows. Equal arguments
- * give the same layout.
+ * return the same layout object.
  */
 function repeatRows(ctx: Context, outerLayout: Layout, repeatCount: number): Layout {
   const cache = repeatedLayouts.get(outerLayout) ?? new Map<number, Layout>();

@@ -19,7 +19,10 @@ export const layoutOptions = defineOptions("layoutOf", {
 /** Options of `layoutOf`. */
 export type LayoutOptions = OptionsOf<typeof layoutOptions>;
 
-/** By placement, axes and length: what is derived from a layout, such as a backend's plan, is kept by its identity. */
+/**
+ * Layouts by placement, axes and length. Equal calls share a layout, because values that are derived from it, such as a
+ * backend's plan, are cached by its identity.
+ */
 const layoutCache = new WeakMap<Placement, Map<string, Layout>>();
 
 /**
@@ -56,7 +59,7 @@ function copyAxes(mesh: Coordinate, axes: readonly string[]): Coordinate {
   return Object.fromEntries(axes.map((axis) => [axis, mesh[axis]!]));
 }
 
-/** Immutable, as its spans are: calls share it. */
+/** Creates a layout. It and its spans are immutable, because calls share them. */
 function createLayout(
   placement: Placement,
   { mesh, axes, length }: { readonly mesh: Coordinate; readonly axes: readonly string[]; readonly length: number },

@@ -40,8 +40,8 @@ function broadcastBackend(axis: string, inner = local()): AttentionBackend {
   };
 }
 
-// Tests all masks, placements and gradients, ragged shards, buffers filled with NaN and delayed messages, sinks, softcap
-// and dropout, then wrong calls.
+// Tests all masks, placements and gradients, ragged shards, buffers filled with NaN, delayed messages, sinks, softcap
+// and dropout, then invalid calls.
 const makeWorld: MakeWorld = (ranks, { wrapDevice, ...options }) =>
   world(ranks, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
 const arrangements = alongOneAxis(broadcastBackend, [3]);

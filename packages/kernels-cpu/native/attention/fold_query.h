@@ -1,6 +1,7 @@
-// Forward for one query of few heads. Lanes are keys, because lanes along queries would be mostly empty. Keys are
-// transposed one vector at a time, so that each score is the same chain of multiply-adds as in a panel (fold_block.h)
-// and has the same bits as in the backward. At large scores, a different rounding would result in a different weight.
+// Forward for a few query rows (query_rows.h). Lanes are keys, because lanes along queries would be mostly empty, or
+// because panels would need a float32 copy of 16-bit keys. Keys are transposed one vector at a time, so that each score
+// is the same chain of multiply-adds as in a panel (fold_block.h) and has the same bits as in the backward. At large
+// scores, a different rounding would result in a different weight.
 #pragma once
 
 #include "attention/attention_kernels.h"
@@ -24,7 +25,7 @@ struct FoldQuery {
   static constexpr int vectors = QueryFold::kVectors, keys = vectors * L;
   // Rows per pass. The sums, four vectors per row, stay in registers: AVX2 and SSE2 have 16, AVX-512 and NEON 32.
   static constexpr int maxRows = V::isa == Isa::Avx2 || V::isa == Isa::Scalar ? 2 : 4;
-  static constexpr int squareDepth = valuesPerElement * L;  // of keys transposed at a time
+  static constexpr int squareDepth = valuesPerElement * L;  // elements of a key per square, and weights per store
 
   /// Folds at most `keys` keys, all visible to every row. With bfloat16, an odd number of keys is followed by a row of
   /// zeros.
@@ -115,8 +116,8 @@ struct FoldQuery {
     }
   }
 
-  /// 2 L columns of bfloat16 keys are transposed as pairs of elements and widened afterwards, which halves the
-  /// shuffles.
+  /// Transposes 2 L columns of bfloat16 keys as pairs of elements and widens them afterwards, which halves the number
+  /// of shuffles.
   MOSAIC_INLINE void transposePairs(const QueryFold& f, const KvRows& kv, int32_t j, int32_t d) {
     float* to = columnAt(f, j, d);
     const auto load = [&](const KvScalar* from) __attribute__((always_inline)) {

@@ -20,7 +20,7 @@ constexpr int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
 constexpr int64_t roundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 /// Which of K and V is read by columns: V in the forward, K in the backward, neither for query rows. Panels of one
-/// vector and query rows read each cache line of a row only once. query rows read every dtype.
+/// vector and query rows read each cache line of a row only once. Query rows read every dtype.
 enum class KvUse { Forward, NarrowForward, QueryRows, Backward };
 
 /// Whether blocks of K or V are read in place.

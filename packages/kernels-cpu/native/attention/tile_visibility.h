@@ -34,7 +34,8 @@ struct PanelRows {
 };
 
 /// Throws std::invalid_argument unless the spans of a tile have as many positions as there are rows and keys, because
-/// span offsets are used as indices into these. One of keys has 32 bits.
+/// span offsets are used as indices into these, and unless there are fewer than 2^31 keys, because their indices have
+/// 32 bits.
 void throwIfPositionsMismatch(const Tile& tile, int64_t rows, int64_t keys);
 
 /// The positions of a tile's rows and keys, and the visible pairs.

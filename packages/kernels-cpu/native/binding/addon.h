@@ -35,7 +35,8 @@ napi_value throwError(napi_env env, const char* message);
 /// block.
 napi_value throwCurrentException(napi_env env);
 
-/// An export: what it throws becomes a JavaScript error. No exception may pass through Node's frames.
+/// Wraps an exported function, so that its exceptions become JavaScript errors. Exceptions must not propagate through
+/// Node's stack frames.
 template <napi_callback call>
 napi_value guarded(napi_env env, napi_callback_info info) {
   try {
@@ -45,7 +46,7 @@ napi_value guarded(napi_env env, napi_callback_info info) {
   }
 }
 
-/// `exports` gets one function per kernel to `exports`.
+/// Adds one function per kernel to `exports`.
 void exportKernels(napi_env env, napi_value exports);
 /// Adds opening, closing, memory, reading, writing, fences and tracing to `exports`.
 void exportDevice(napi_env env, napi_value exports);

@@ -31,7 +31,7 @@ MOSAIC_NOINLINE void throwIfIndexInvalid(const char* kernel, const View& index, 
     const float* values = fetch<T>(loop.dtype[0], chunk.data[0], loop.stride[0][innerAxis], chunk.length, buffer);
     for (int64_t i = 0; i < chunk.length; i++) {
       const float value = values[i];
-      // Compared as integers: a float of `count` may be rounded down. Below 2^63 the conversion is defined.
+      // Compared as integers, because `count` may be rounded down as a float. The conversion is defined below 2^63.
       const bool isInteger = value >= 0 && value < 0x1p63f && value == static_cast<float>(static_cast<int64_t>(value));
       const bool isValidIndex = isInteger && static_cast<int64_t>(value) < count;
       if (!isValidIndex && value != ignored) throwIndexError(kernel, value, count);

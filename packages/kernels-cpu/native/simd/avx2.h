@@ -92,7 +92,7 @@ struct Avx2 {
   }
 
   MOSAIC_INLINE void unzip(Vec& a, Vec& b) {
-    const Vec even = _mm256_shuffle_ps(a, b, 0x88), odd = _mm256_shuffle_ps(a, b, 0xdd);  // of each 128-bit lane
+    const Vec even = _mm256_shuffle_ps(a, b, 0x88), odd = _mm256_shuffle_ps(a, b, 0xdd);  // within each 128-bit lane
     a = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(even), 0xd8));
     b = _mm256_castpd_ps(_mm256_permute4x64_pd(_mm256_castps_pd(odd), 0xd8));
   }

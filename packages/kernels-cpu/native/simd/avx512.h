@@ -81,7 +81,7 @@ struct Avx512 {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), _mm512_cvtps_ph(v, _MM_FROUND_TO_NEAREST_INT));
   }
 
-  /// Splits the elements that two vectors hold one after another: a ← those with even indices, b ← those with odd ones.
+  /// Deinterleaves the concatenation of a and b: a ← the elements with even indices, b ← those with odd indices.
   MOSAIC_INLINE void unzip(Vec& a, Vec& b) {
     const __m512i even = _mm512_setr_epi32(0, 2, 4, 6, 8, 10, 12, 14, 16, 18, 20, 22, 24, 26, 28, 30);
     const __m512i odd = _mm512_setr_epi32(1, 3, 5, 7, 9, 11, 13, 15, 17, 19, 21, 23, 25, 27, 29, 31);

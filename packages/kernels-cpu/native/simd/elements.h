@@ -26,8 +26,8 @@ MOSAIC_INLINE typename V::Vec loadVector(const ElementOf<dtype>* from) {
   }
 }
 
-/// The elements with even indices of 2 · lanes bfloat16 numbers, whose bits a vector holds, as float32; and those with
-/// odd indices.
+/// Returns, as float32, the elements with even (`widenEven`) or odd (`widenOdd`) indices of a vector that holds the
+/// bits of 2 · lanes bfloat16 elements.
 template <class V>
 MOSAIC_INLINE typename V::Vec widenEven(typename V::Vec bits) {
   typedef uint32_t Bits __attribute__((vector_size(sizeof bits)));

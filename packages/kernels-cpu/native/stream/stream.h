@@ -98,7 +98,7 @@ void enqueueOwned(Stream& stream, const char* name, std::unique_ptr<Callable> ca
   };
   auto drop = [](void* arg) { delete static_cast<Callable*>(arg); };
   stream.append({name, run, drop, callable.get()});
-  // The stream has it now, and may have dropped it.
+  // The stream now owns the callable, and may already have destroyed it.
   static_cast<void>(callable.release());
 }
 

@@ -25,7 +25,7 @@ void reportMemory(napi_env env, DeviceHandle& handle, int64_t bytes) {
 }
 
 /// Whether the process is exiting. The driver then releases all resources itself, and closing a device would fail.
-/// On the JavaScript thread, which alone writes `isAlive`: no mutex is needed.
+/// Called only on the JavaScript thread, the only one that writes `isAlive`, so no mutex is needed.
 // Uses the system call, because glibc has `gettid` only since 2.30.
 bool isProcessEnding(const Environment& environment) { return !environment.isAlive && syscall(SYS_gettid) == getpid(); }
 

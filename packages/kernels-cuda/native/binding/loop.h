@@ -138,7 +138,7 @@ Rows<N> rowsOf(const View* const (&views)[N]) {
   }
   int64_t length = 0;
   for (const View* view : views) length = std::max(length, view->shape[view->rank - 1]);
-  // Kernels index a row by 32 bits, and pass its end by a stride of a warp.
+  // Kernels index the elements of a row with 32 bits, and their indices exceed its end by up to one stride of a warp.
   constexpr int64_t kMaxLength = INT32_MAX - 1024;
   if (length > kMaxLength) {
     throw std::invalid_argument("expected rows of fewer than 2^31 - 1024 elements, received " + std::to_string(length));

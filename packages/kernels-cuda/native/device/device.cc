@@ -103,7 +103,8 @@ void Device::close(std::unique_ptr<Device> device) {
     // A separate thread waits for the stream, so that the calling thread does not.
     startThread("mosaic-close", [device = std::move(device)]() mutable { device.reset(); }).detach();
   } catch (const std::exception&) {
-    // There is no thread to be had: the device was destroyed here, together with the body that held it.
+    // The system could not create a thread. The device was destroyed on the calling thread, with the body that owned
+    // it.
   }
 }
 

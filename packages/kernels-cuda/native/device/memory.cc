@@ -112,7 +112,7 @@ CUresult Memory::allocateScratch(CUdeviceptr* address, size_t bytes, CUstream st
   };
   CUresult code = allocate();
   if (code == CUDA_ERROR_OUT_OF_MEMORY) {
-    // Without waiting for the compute stream, which may wait for this collective.
+    // Trims without synchronizing the compute stream, which may be waiting for this collective.
     pools().trim();
     code = allocate();
   }

@@ -39,8 +39,8 @@ class Memory {
   /// Like `allocatePersistent`, for scratch memory of kernels. Returns null also beyond the limit.
   CUdeviceptr reserveScratch(size_t bytes);
   /// Allocates scratch memory in the order of another stream, until it is released. May be called from any thread.
-  /// Returns out-of-memory also beyond the limit.
-  /// Before it gives up, it returns what all pools of the process keep unused; it waits for no stream.
+  /// If the pool is out of memory, returns the unused memory of all pools of the process to the system and retries,
+  /// without waiting for a stream. Returns out-of-memory if that fails, and beyond the limit.
   CUresult allocateScratch(CUdeviceptr* address, size_t bytes, CUstream stream);
   /// May be called from any thread.
   CUresult release(CUdeviceptr address, CUstream stream);

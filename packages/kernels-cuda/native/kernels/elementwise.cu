@@ -24,15 +24,15 @@ DEVICE float applyBinary(BinaryOp op, float a, float b) {
 
 DEVICE float sigmoid(float x) { return 1.f / (1.f + expf(-x)); }
 
-/// e / (1 + e)² for e = exp(−|x|): the derivative of the sigmoid, without the cancellation of s (1 − s).
+/// Returns e / (1 + e)² with e = exp(−|x|), the derivative of the sigmoid s, without the cancellation in s (1 − s).
 DEVICE float sigmoidGrad(float x) {
   const float e = expf(-fabsf(x)), s = 1.f / (1.f + e);
   return e * s * s;
 }
 
-/// The cubic term of geluTanh, limited where the sigmoid is already 0 or 1, so that no product overflows.
+/// Returns 0.044715 x², with x² limited where the sigmoid of geluTanh is already 0 or 1, so that no product overflows.
 DEVICE float quadraticTerm(float x) { return 0.044715f * fminf(x * x, 1e6f); }
-/// The argument whose sigmoid is ½ (1 + tanh(√(2/π) (x + 0.044715 x³))).
+/// Returns u such that sigmoid(u) = ½ (1 + tanh(√(2/π) (x + 0.044715 x³))).
 DEVICE float geluTanhArgument(float x) { return kTwiceRootTwoOverPi * x * (1.f + quadraticTerm(x)); }
 
 DEVICE float applyUnary(UnaryOp op, float x) {

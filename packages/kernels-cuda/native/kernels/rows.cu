@@ -82,7 +82,7 @@ DEVICE float maxOverRow(int length, Load load, Value value) {
 
 /// Whether `value` is a valid index below `count`; otherwise records it, if it is the first invalid one.
 DEVICE bool checkIndex(float value, int64_t count, BadIndex* badIndex, IndexKernel kernel) {
-  // Compared as integers: a float of `count` may be rounded down. Below 2^63 the conversion is defined.
+  // Compared as integers, because `count` as a float may be rounded down. Below 2^63 the conversion is defined.
   const bool isInteger = value >= 0.f && value < 0x1p63f && value == floorf(value);
   if (isInteger && static_cast<int64_t>(value) < count) return true;
   if (atomicTestAndSet(&badIndex->found)) {
@@ -372,7 +372,7 @@ DEVICE void mergeRows(const MergeParameters& p) {
     if (newLse == -infinity()) return;
     const float maxValue = fmaxf(oldLse, newLse);
     const bool isEmpty = oldLse == -infinity();
-    // The larger has weight 1, infinity too, where the difference is NaN.
+    // The larger lse has weight 1, even if it is infinite, in which case the difference would be NaN.
     const float a = isEmpty ? 0.f : oldLse == maxValue ? 1.f : expf(oldLse - maxValue),
                 b = newLse == maxValue ? 1.f : expf(newLse - maxValue), inverse = 1.f / (a + b);
     const auto load = [&](int i) {
@@ -395,7 +395,7 @@ DEVICE void mergeRows(const MergeParameters& p) {
 
 extern "C" {
 
-// Two blocks per multiprocessor, so that enough loads are in flight.
+// At least two blocks per multiprocessor, so that enough loads are in flight.
 #define ROW_KERNEL(name, rows, Parameters)                                                           \
   __global__ void __launch_bounds__(kBlockThreads, 2) name(const __grid_constant__ Parameters p) { \
     if (p.layout.isVectorized) rows<kVectorLength>(p);                                               \

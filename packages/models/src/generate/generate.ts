@@ -58,7 +58,9 @@ export const generateOptions = defineOptions("generate", {
   repetitionPenalty: option.number({ above: 0, optional: true }),
   /** Strings that end the generation. They are not returned. Default: none. */
   stopStrings: option.array(option.string({ expected: "a non-empty string" }), { optional: true }),
-  /** Tokens that end the generation; `[]` for none. Default: eos_token_id of generation_config.json, or of config.json. */
+  /**
+   * Tokens that end the generation; `[]` for none. Default: eos_token_id of generation_config.json, or of config.json.
+   */
   eosTokenIds: option.array(option.integer({ min: 0 }), { optional: true }),
   /** Seed of the random numbers. The same seed gives the same text on every mesh. Default: the context's seed. */
   seed: option.integer({ min: 0, optional: true }),

@@ -181,9 +181,13 @@ export class GenerationCache implements Disposable {
   }
 }
 
+/** For each cache, the model that it was created for. */
 const modelsByCache = new WeakMap<GenerationCache, CachedModel>();
 
-/** Throws an OptionError for a cache that was created for a model of another context, or of layers of other sizes. */
+/**
+ * Throws an OptionError if the cache was created for a model with another context, or with layers of another number or
+ * size.
+ */
 export function checkCachedModel(where: string, cache: GenerationCache, model: CachedModel): void {
   const cacheModel = modelsByCache.get(cache)!;
   const isSameContext = cacheModel.ctx === model.ctx;
@@ -197,7 +201,7 @@ export function checkCachedModel(where: string, cache: GenerationCache, model: C
   });
 }
 
-/** What a cache's memory depends on. */
+/** Describes the sizes on which the memory of a cache depends. */
 function describeLayers({ config: { layers, numKvHeads, headDim } }: CachedModel): string {
   const windows = layers.map(({ window }) => window);
   const windowsText = windows.every((window) => window === null) ? "" : `, windows [${windows.join(", ")}]`;

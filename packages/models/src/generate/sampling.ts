@@ -25,7 +25,7 @@ export interface SampledToken {
  * 2019), temperature, top-k, top-p (Holtzman et al. 2020) and min-p (Nguyen et al. 2025), in the order of transformers.
  * `uniform` in [0, 1) is the random number; the same arguments give the same token.
  *
- * @throws MosaicError if a logit is NaN, or whose largest is infinite.
+ * @throws MosaicError if a logit is NaN, or if the largest logit is infinite.
  */
 // oxlint-disable-next-line max-params -- the numbers, what they follow, how, and the random one
 export function sampleToken(
@@ -55,7 +55,10 @@ function penalizeRepetition(logits: Float32Array, previousTokens: Iterable<numbe
   }
 }
 
-/** Returns the index of the largest, which is finite: probabilities are those of differences from it. */
+/**
+ * Returns the index of the largest logit; the first of several. Throws a MosaicError unless the largest logit is
+ * finite, because probabilities are computed from differences from it.
+ */
 function argmax(logits: Float32Array): number {
   let bestIndex = 0;
   for (let i = 0; i < logits.length; i++) {

@@ -127,7 +127,7 @@ export class CausalLM extends Module {
     const layer = cache?.layer(0);
     const { axes } = ctx.backend(settings.backend ?? "local");
     const shards = axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
-    // Every rank has all new tokens of a cache, unless they come in shards.
+    // With a cache, every rank has all new tokens, unless they are sharded.
     const newTokens = layer?.sharded === false ? rows : (sequenceLength ?? rows * shards);
     const length = Math.max(0, ...(layer?.starts ?? [])) + newTokens;
     if (!(length > config.maxLength)) return;

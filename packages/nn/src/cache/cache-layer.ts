@@ -101,7 +101,8 @@ export class KvCacheLayer implements AttentionCache {
    * Stores k [B,Hkv,T,D] and v [B,Hkv,T,Dv] of T new tokens per sequence. The tensors are the same on every rank of the
    * axis, and each rank stores the rows of its own blocks. No communication.
    *
-   * @throws OutOfMemoryError for a full cache, ShapeError, DTypeError, before anything is stored. If it throws, the sequences are as they were.
+   * @throws OutOfMemoryError for a full cache, ShapeError, DTypeError, before anything is stored. If the call throws,
+   * the sequences are unchanged.
    */
   append(k: Tensor, v: Tensor): void {
     const where = "KvCache: append";
@@ -122,7 +123,7 @@ export class KvCacheLayer implements AttentionCache {
     });
   }
 
-  /** Runs `body`; if it throws, this layer's sequences end where they did before. */
+  /** Runs `body`. If it throws, truncates this layer's sequences to their lengths before the call. */
   #rollBackOnError<T>(body: () => T): T {
     const starts = this.starts;
     try {

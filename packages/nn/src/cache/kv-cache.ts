@@ -96,7 +96,7 @@ export class KvCache implements Disposable {
     const ranks = group?.size ?? 1;
     const blocksPerRank = Math.ceil(parsed.maxTokens / (blockSize * ranks));
     const rows = blocksPerRank * blockSize;
-    // Within a scope, which releases the keys if there is no memory for the values.
+    // Allocated within a scope, which releases k if there is no memory for v.
     const [k, v] = scope(() => {
       const allocateRows = (size: number): Tensor => ctx.device.empty([numLayers, numKvHeads, rows, size], dtype);
       return [allocateRows(headDim), allocateRows(valueHeadDim)] as const;

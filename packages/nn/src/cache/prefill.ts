@@ -105,7 +105,10 @@ function checkShards({ axis, ctx, numKvHeads, headDim, valueHeadDim }: CacheMemo
   });
 }
 
-/** A mask is rejected as it is where the new tokens are whole: before anything is stored or sent. */
+/**
+ * Throws an OptionError for the masks that are also rejected when the new tokens are not sharded, before anything is
+ * stored or sent.
+ */
 function checkMask(memory: CacheMemory, starts: readonly number[], { mask, layout: { length } }: PrefillCall): void {
   for (const firstQueryPosition of new Set(starts))
     for (const slice of resolveSlices(mask, length, firstQueryPosition + length))

@@ -126,8 +126,7 @@ export type TokenFileOptions = OptionsOf<typeof tokenFileOptions>;
  * source.read(1, 4).ends; // => [2]
  * ```
  * @throws OptionError for a file whose size is not a multiple of the token size; the system's error if it cannot be
- * read. `read` throws a
- * DisposedError once it is disposed.
+ * read. After disposal, `read` throws a DisposedError.
  */
 export function tokenFile(path: string, options?: TokenFileOptions): TokenSource & Disposable {
   checkPath("tokenFile", path);
@@ -144,7 +143,7 @@ export function tokenFile(path: string, options?: TokenFileOptions): TokenSource
     });
   }
   const length = size / bytes;
-  // Its number may be another file's once it is closed.
+  // After the file is closed, its descriptor may refer to another file.
   let isClosed = false;
   return {
     length,

@@ -122,7 +122,7 @@ function isPositiveEvenInteger(value: unknown): value is number {
   return Number.isSafeInteger(value) && (value as number) >= 2 && (value as number) % 2 === 0;
 }
 
-/** Maximum number of cached tables. The one that was created first is evicted. */
+/** Maximum number of cached tables. The least recently used one is evicted. */
 const MAX_CACHED_TABLES = 4;
 
 /** Number of positions of a table that single rows share, so that a decoded token needs no table of its own. */
@@ -223,7 +223,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
     const length = this.#scaling?.dependsOnLength ? String(sequenceLength) : "";
     const key = `${device.type}:${device.index} ${length} ${JSON.stringify(spans)}`;
     const cachedTable = this.#tables.get(key);
-    // Inserted again at each use: the first is the one that was not used for longest.
+    // Inserted again at each use, so that the first entry of the map is the least recently used one.
     this.#tables.delete(key);
     if (cachedTable?.device === device) {
       this.#tables.set(key, cachedTable);

@@ -70,7 +70,7 @@ export function clipGradNorm(model: Module, maxNorm: number): Tensor {
 
 type GradientsByGroup = ReadonlyMap<ProcessGroup, readonly Tensor[]>;
 
-/** This rank's parts of sharded gradients, by the group over whose ranks they are sharded. */
+/** Returns this rank's parts of the sharded gradients, by the process group over which they are sharded. */
 function groupShardedGradients(parameters: readonly Tensor[]): GradientsByGroup {
   const gradients = new Map<ProcessGroup, Tensor[]>();
   for (const parameter of parameters) {
@@ -83,8 +83,7 @@ function groupShardedGradients(parameters: readonly Tensor[]): GradientsByGroup 
 
 /**
  * Returns the norm of gradients that every rank holds as a whole and of sharded gradients. The squares of shards are
- * summed over the
- * ranks of their group.
+ * summed over the ranks of their group.
  */
 function shardedNorm(unshardedGradients: readonly Tensor[], shardedGradients: GradientsByGroup): Tensor {
   const squaredNorms = [...shardedGradients].map(([group, gradients]) => {

@@ -148,7 +148,7 @@ export abstract class Optimizer implements Disposable {
     this.#firstTensorName = firstTensorName;
     this.lr = settings.lr ?? lr;
     this.#schedule = settings.schedule ?? (() => 1);
-    // Within a scope, which releases the states of the first parameters if there is no memory for those of others.
+    // Created within a scope, which releases the states of the first parameters if there is no memory for the others.
     this.slots = scope(() => createSlots(model, settings.forParameter));
     for (const x of this.slots.flatMap(({ first, second, master }) => [first, second, master])) if (x) keep(x);
     this.#frozenParameters = model.namedParameters().filter(([, parameter]) => !parameter.requiresGrad);
@@ -444,7 +444,8 @@ function adoptChangedElements(master: Tensor, parameter: Tensor): void {
 
 /**
  * Creates a slot for each parameter that requires a gradient. Tied parameters share one slot, under their first name.
- Their states are the scope's. */
+ * The states belong to the current scope.
+ */
 function createSlots(model: Module, getOverrides: OverridesFunction = () => ({})): OptimizerSlot[] {
   const seenParameters = new Set<Tensor>();
   return model.namedParameters().flatMap(([name, parameter]) => {

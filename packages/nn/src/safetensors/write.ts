@@ -122,7 +122,7 @@ function checkEntry(name: unknown, tensor: unknown): void {
       received: name,
     });
   if (tensor instanceof Tensor) return;
-  // The bytes of another type would fill the file with other numbers, or with too many.
+  // The elements of another array type are not float32, so their bytes would be written as other or as too many values.
   const areFloat32 = tensor.values instanceof Float32Array;
   expectValue(
     `${where}: values`,
@@ -139,7 +139,10 @@ function checkEntry(name: unknown, tensor: unknown): void {
   });
 }
 
-/** As the reference implementation orders them: larger elements first, so that all lie aligned; then by name. */
+/**
+ * Collects the tensors in the order of the reference implementation: larger elements first, so that all tensors are
+ * aligned, then by name.
+ */
 function collectTensors(tensors: TensorMap): TensorData[] {
   expectValue("writeSafetensors", tensors instanceof Map, "a Map of tensors by name", tensors);
   for (const [name, tensor] of tensors) checkEntry(name, tensor);

@@ -12,7 +12,8 @@ import {
 import { moveInto } from "./flat-tensor.ts";
 import { PostedReduction, selectReduceOp } from "./posted-reduction.ts";
 
-// Parameters of one unit, of one dtype, in one buffer [ranks · S]: rank r of the data axis holds elements [r · S, (r + 1) · S).
+// Parameters of one unit, of one dtype, in one buffer [ranks · S]: rank r of the data axis holds elements
+// [r · S, (r + 1) · S).
 
 /** Parameters start at multiples of this number of elements, for the kernels. */
 const ALIGNMENT = 32;
@@ -97,7 +98,8 @@ export class FlatParameters implements GradientReducer, Disposable {
     }
     const { size: ranks, rank } = this.group;
     const shardSize = roundUp(Math.ceil(total / ranks), ALIGNMENT);
-    // Within a scope, which releases the first if there is no memory for the second: before a parameter has moved.
+    // Allocated within a scope, which releases the first tensor if there is no memory for the second. Until then, no
+    // parameter has been moved.
     const [flatTensor, ownShard] = scope(() => {
       const whole = ctx.device.empty([ranks * shardSize], dtype);
       const part = whole.slice(0, rank * shardSize, (rank + 1) * shardSize);

@@ -31,15 +31,15 @@ export const fullyShardOptions = defineOptions("fullyShard", {
   /**
    * Modules whose parameters are gathered together and whose gradients are reduced together, FSDP's units. The
    * remaining parameters form one more unit, which stays gathered from the first forward of the model to
-   * `reduceGradients`. Default: the elements of every ModuleList that is not nested other, and of
-   * those elements that have no forward, such as ModuleLists, the units within.
+   * `reduceGradients`. Default: the elements of every ModuleList that is not nested in another, except that an element
+   * without a forward, such as a ModuleList, is replaced by the units within it.
    */
   units: option.array(option.custom("a Module with a forward", isModuleWithForward), { optional: true }),
 });
 /** Options of `fullyShard`. */
 export type FullyShardOptions = OptionsOf<typeof fullyShardOptions>;
 
-/** A unit's parameters are gathered when its forward is called. */
+/** Whether a value can be a unit. The parameters of a unit are gathered when its forward is called. */
 function isModuleWithForward(value: unknown): value is Module {
   const { namedParameters, forward } = (value ?? {}) as { namedParameters?: unknown; forward?: unknown };
   return typeof namedParameters === "function" && typeof forward === "function";
@@ -114,7 +114,10 @@ interface UnitParameters {
   readonly parameters: readonly [string, Tensor][];
 }
 
-/** Returns the elements of the outermost ModuleLists, in which transformers hold their blocks. */
+/**
+ * Returns the elements of the outermost ModuleLists, in which transformers hold their blocks. An element without a
+ * forward is replaced by the units within it.
+ */
 function defaultUnits(module: Module): readonly Module[] {
   if (!(module instanceof ModuleList)) return module.children().flatMap(([, child]) => defaultUnits(child));
   return [...module].flatMap((each) => {
@@ -217,14 +220,14 @@ function addGatherHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
       for (const flatParameters of nextUnit?.parts ?? []) flatParameters.startGather();
     };
     unit.module.registerForwardPreHook((args) => {
-      // Activation checkpointing runs units again in descending order.
+      // During a backward, activation checkpointing runs the forwards of units again, in descending order.
       gatherUnit(isBackwardRunning() ? units[i - 1] : units[i + 1]);
       return mapTensors(args, (x) => attachBackwardHook(x, () => reduce(unit))) as readonly unknown[];
     });
     unit.module.registerForwardHook((output) => {
       if (typeof (output as Partial<PromiseLike<unknown>> | null)?.then === "function")
         throw asyncUnitError(unit.module);
-      // What a checkpoint computes again is followed by its backward, which releases.
+      // The forward of a unit that a checkpoint runs again is followed by its backward, which releases the parameters.
       const isRecomputation = isBackwardRunning() && isGradEnabled();
       for (const flatParameters of isRecomputation ? [] : unit.parts) flatParameters.release();
       return mapTensors(output, (x) => attachBackwardHook(x, () => gatherUnit(units[i - 1])));
@@ -258,8 +261,8 @@ function attachBackwardHook(x: Tensor, onBackward: () => void): Tensor {
 }
 
 /**
- * Replaces the tensors of a value, including those in arrays, maps, sets and plain objects. An object without tensors is
- * returned as it is.
+ * Replaces the tensors of a value, including those in arrays, maps, sets and plain objects. An object without tensors
+ * is returned as it is.
  */
 function mapTensors(value: unknown, replace: (x: Tensor) => Tensor): unknown {
   if (value instanceof Tensor) return replace(value);

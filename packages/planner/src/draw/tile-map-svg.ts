@@ -45,7 +45,8 @@ const EMPTY_COLOR = "#c3cad4";
  * const run = record({ backend: local(), mesh: { dp: 1 }, tokens: 8, numHeads: 1, headDim: 4, mask: masks.causal() });
  * tileMapSvg(run).includes("computed by rank 0"); // => true
  * ```
- * @throws OptionError for what is no record, or one of `recordRepresentatives` that lacks ranks.
+ * @throws OptionError for a value that is not a record, and for a record of `recordRepresentatives` that does not
+ * contain all ranks.
  */
 export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions): string {
   checkRecord("tileMapSvg", record);
@@ -92,7 +93,7 @@ export function tileMapSvg(record: AttentionRecord, options?: TileMapSvgOptions)
   });
 }
 
-/** Of a record of classes only the representatives are there: no whole map. */
+/** Throws an OptionError for a record of one rank of each class, which has no complete tile map. */
 function checkAllRanks({ ranks, classes }: AttentionRecord): void {
   if (classes.isIdentity) return;
   throw new OptionError({
@@ -103,7 +104,7 @@ function checkAllRanks({ ranks, classes }: AttentionRecord): void {
   });
 }
 
-/** How the number of tiles that each rank computes, by rank. */
+/** Returns the number of tiles that each rank computes, by rank. */
 function tileCounts(map: TileMap): ReadonlyMap<number, number> {
   const counts = new Map<number, number>();
   for (const query of map.queries.keys()) {

@@ -23,7 +23,7 @@ class Failure : public std::runtime_error {
   MosaicFailureCode code_;
 };
 
-/// Truncates the message to the size the characters that fit; Does not allocate.
+/// Truncates the message to the whole characters that fit in the record. Does not allocate.
 inline MosaicFailure failureRecord(MosaicFailureCode code, const char* message) {
   MosaicFailure failure{};
   failure.code = code;

@@ -44,7 +44,7 @@ typedef struct MosaicSignature {
   uint32_t ragged; /* shapes may differ as long as the bytes agree */
   uint64_t shape[MOSAIC_MAX_AXES];
   uint64_t history; /* hash of the collectives and recorded calls of this group before this operation */
-  uint64_t plan;     /* hash of the plan and the tensors, or of counts that all ranks have alike; else 0 */
+  uint64_t plan;    /* hash of the plan and the tensors, or of counts that are the same on all ranks; else 0 */
 } MosaicSignature;
 
 /* Compares headers: returns nonzero if `received` matches `expected`. */
@@ -60,7 +60,7 @@ struct MosaicBootstrap {
   const uint32_t *hosts; /* by rank: host number */
   const int32_t *pids;   /* by rank */
   MosaicMatches matches;
-  /* Publishes a value. Fails for one that is too long. */
+  /* Publishes a value. Fails if it is too long. */
   int (*put)(MosaicBootstrap *bootstrap, const char *key, const void *value, uint64_t bytes, MosaicFailure *failure);
   /* Waits until some rank has put the key, and copies at most `capacity` bytes of its value; `bytes` receives its whole
    * length. Fails when the call has waited for `timeout`, when another rank is lost or has failed, or when this rank is

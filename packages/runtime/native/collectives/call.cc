@@ -50,7 +50,7 @@ bool hasPlan(uint8_t op) {
   return op == static_cast<uint8_t>(OpKind::GroupCast) || op == static_cast<uint8_t>(OpKind::GroupReduce);
 }
 
-/// Counts, where they are given, are the same on all ranks.
+/// Whether the counts of an operation, if passed, are the same on all ranks.
 bool hasCommonCounts(uint8_t op) {
   return op == static_cast<uint8_t>(OpKind::AllGather) || op == static_cast<uint8_t>(OpKind::ReduceScatter);
 }

@@ -143,7 +143,7 @@ Engine::Diagnosis Engine::mismatchFailure(const Operation& op, const MosaicMessa
     }
   }
   std::string ownCall = describeOperation(expected, op.group->name), peerCall = describeOperation(received, group);
-  // Of counts only those of this message are known.
+  // Of the peer's counts, only the one of this message is known, as its bytes.
   if (expected.ragged && expected.op == received.op && expected.bytes != received.bytes) {
     ownCall += ", " + std::to_string(expected.bytes) + " bytes from " + rankName(message.peer);
     peerCall += ", " + std::to_string(received.bytes) + " bytes to " + rankName(options_.rank);

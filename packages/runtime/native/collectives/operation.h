@@ -29,7 +29,7 @@ struct SequencedCall {
 
 struct TraceRecord {
   OpKind op;
-  std::string label;   // the caller's, else the group's name
+  std::string label;   // passed by the caller, else the group's name
   int64_t start, end;  // nanoseconds of CLOCK_MONOTONIC
   uint64_t bytesSent, bytesReceived;
 };
@@ -56,7 +56,7 @@ struct Operation {
   /// Returns a text such as `allGather #42 (sp)`.
   std::string name() const { return operationName(signature, group->name); }
   std::string prefix() const { return label.empty() ? "" : label + ": "; }
-  /// Of an operation that began and ended at these times.
+  /// Returns the record of this operation, which began and ended at these times.
   TraceRecord traceRecord(int64_t start, int64_t end) const {
     const Payload& payload = schedule.payload;
     return {op(), label.empty() ? group->name : label, start, end, payload.bytesSent, payload.bytesReceived};

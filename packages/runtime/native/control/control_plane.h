@@ -148,7 +148,7 @@ class ControlPlane {
   virtual void split(uint64_t group, uint64_t index, const std::vector<uint32_t>& ranks, int64_t color) = 0;
   /// Requests the positions of some ranks.
   virtual void requestPositions(uint64_t request, const std::vector<uint32_t>& ranks) = 0;
-  /// This rank closes in order; `lastOperation` is the last one Only `interrupt`, `detach` and the
+  /// This rank closes in order; `lastOperation` is the last one that it completed. Only `interrupt`, `detach` and the
   /// destructor may follow.
   virtual void leave(const std::string& lastOperation) = 0;
 

@@ -76,7 +76,7 @@ export async function openWorld(
   const outcomes = await Promise.allSettled(contextPromises);
   const failedOutcome = outcomes.find((outcome) => outcome.status === "rejected");
   if (!failedOutcome) return Promise.all(contextPromises);
-  // One that fails to close must not keep the others open, or hide why the world did not begin.
+  // A rank that fails to close must not keep the others open or hide the error that is thrown below.
   for (const [rank, outcome] of outcomes.entries()) {
     const isOpen = outcome.status === "fulfilled";
     const close = async (): Promise<void> => (isOpen ? outcome.value.close() : devices[rank]![Symbol.dispose]());

@@ -47,12 +47,12 @@ export async function loadCandidate(path: string, options: PlanOptions): Promise
   return { code: formatCandidateCode(job, candidate === factoryResult), imports, ...candidate, name };
 }
 
-/** A path as `import` takes it, which looks for a package where a specifier begins with neither a dot nor a slash. */
+/** Returns a path as a specifier of `import`, which would be a package's name without a leading dot or slash. */
 function formatSpecifier(path: string): string {
   return isAbsolute(path) || /^\.{1,2}\//.test(path) ? path : `./${path}`;
 }
 
-/** What the module's function. Its errors are reported with the module's name. */
+/** Calls the module's function. Its errors are reported with the module's name. */
 async function callFactory(
   path: string,
   createCandidate: CandidateFactory,

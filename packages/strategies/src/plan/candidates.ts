@@ -282,7 +282,7 @@ function resolveCandidate(job: PlanJob, candidate: Candidate): StrategyCandidate
   const where = `plan: candidate ${name}`;
   if (ranks !== job.ranks)
     throw new OptionError({ where, expected: `a mesh of ${job.ranks} ranks`, received: formatMesh(mesh) });
-  // Ranks that differ along other axes would have sequences of their own: more of them than the job has.
+  // Ranks that differ along other axes would have different sequences, so that there would be more than the job has.
   const otherAxes = Object.keys(mesh).filter((axis) => mesh[axis]! > 1 && !backend.axes.includes(axis));
   if (otherAxes.length === 0) return { name, family: name, backend, mesh, code, imports };
   throw new OptionError({

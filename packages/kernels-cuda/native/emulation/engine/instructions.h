@@ -16,7 +16,7 @@
 using std::max;
 using std::min;
 
-/// Of CUDA's functions the one that a host's library lacks.
+/// CUDA's normcdff, the standard normal distribution function, which the host's math library lacks.
 inline float normcdff(float x) { return static_cast<float>(0.5 * std::erfc(-0.70710678118654752 * x)); }
 
 DEVICE SharedAddress sharedBase() { return emulated::kSharedBase; }
