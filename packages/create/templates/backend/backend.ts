@@ -40,8 +40,8 @@ function broadcastBackend(axis: string, inner = local()): AttentionBackend {
   };
 }
 
-// Tests all masks, placements and gradients, ragged shards, buffers filled with NaN, delayed messages, sinks, softcap
-// and dropout, then invalid calls.
+// Every mask, placement and gradient, ragged shards, NaN-poisoned buffers, delayed messages; sinks, softcap, dropout;
+// then wrong calls.
 const makeWorld: MakeWorld = (ranks, { wrapDevice, ...options }) =>
   world(ranks, { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
 const arrangements = alongOneAxis(broadcastBackend, [3]);
