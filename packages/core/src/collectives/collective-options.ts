@@ -8,10 +8,10 @@ import type {
   GroupReduceOptions,
 } from "./process-group.ts";
 
-/** An option for each name of an interface, and no others. */
+/** One option per field of an interface. */
 type FieldsOf<Options> = Readonly<Record<keyof Options, option.Option<unknown>>>;
 
-/** How many they are, and of which numbers, depends on the group, which checks it. */
+/** The number of counts and their values depend on the group, which checks them. */
 const isArray = (value: unknown): value is readonly number[] => Array.isArray(value);
 const counts = option.custom("an array, the count of each rank", isArray, { optional: true });
 const label = option.string({ optional: true });
@@ -40,7 +40,7 @@ const optionsByOperation: Readonly<Record<string, Pick<typeof collectiveOptions,
   groupReduce: groupReduceOptions,
 };
 
-/** The label among the options of an operation. Throws an OptionError for names that it does not take, and for values that cannot be. */
+/** Returns the label in the options of an operation. Throws an OptionError for unknown names and invalid values. */
 export function parseLabel(operation: string, options: CollectiveOptions, where: string): string | undefined {
   return (optionsByOperation[operation] ?? collectiveOptions).parse(options, where).label;
 }

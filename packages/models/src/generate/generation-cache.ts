@@ -205,7 +205,7 @@ export function checkCachedModel(where: string, cache: GenerationCache, model: C
 function describeLayers({ config: { layers, numKvHeads, headDim } }: CachedModel): string {
   const windows = layers.map(({ window }) => window);
   const windowsText = windows.every((window) => window === null) ? "" : `, windows [${windows.join(", ")}]`;
-  return `numLayers ${layers.length}, numKvHeads ${numKvHeads}, headSize ${headDim}${windowsText}`;
+  return `numLayers ${layers.length}, numKvHeads ${numKvHeads}, headDim ${headDim}${windowsText}`;
 }
 
 /**

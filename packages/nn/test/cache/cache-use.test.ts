@@ -386,8 +386,8 @@ describe("rejects", () => {
 
   test("the same masks where the new tokens come in shards", () =>
     onMesh({ sp: 2 }, (ctx) => {
-      using cache = createCache(ctx, { headSize: 8, numKvHeads: 1 });
-      using windowedCache = createCache(ctx, { headSize: 8, numKvHeads: 1, slidingWindow: 3 });
+      using cache = createCache(ctx, { headDim: 8, numKvHeads: 1 });
+      using windowedCache = createCache(ctx, { headDim: 8, numKvHeads: 1, slidingWindow: 3 });
       using attn = new MultiAxisAttention(ctx, { embedDim: 8, numHeads: 1, attentionAxis: 1, backend: "ring" });
       using x = randn(ctx, [1, 6, 8]);
       for (const testedCache of [cache, windowedCache]) {

@@ -1,4 +1,4 @@
-// Libraries that are found at run time, so that everything builds, installs and loads where there are none.
+// Libraries that are loaded at run time, so that the packages build, install and load on machines without them.
 #pragma once
 
 #include <dlfcn.h>
@@ -13,13 +13,14 @@
 
 namespace mosaic {
 
-/// Of what dlerror returned.
+/// Returns the first line of a message of dlerror.
 inline std::string firstLine(const char* text) {
   const std::string message = text ? text : "unknown reason";
   return message.substr(0, message.find('\n'));
 }
 
-/// Why no library can be used: of those that could not be loaded, and of those that were.
+/// Why no library can be used: errors of libraries that cannot be loaded, and reasons for loaded ones that lack a symbol
+/// or have an unsupported version.
 struct LibraryErrors {
   std::string loadErrors, unsupportedReasons;
 
@@ -28,8 +29,8 @@ struct LibraryErrors {
   }
 };
 
-/// Loads the first of `candidates` for which `resolveSymbols(handle, library)` returns "", and not why it cannot be
-/// used. A Library has `path` and `functions.getVersion`.
+/// Loads the first of `candidates` for which `resolveSymbols(handle, library)` returns "". Otherwise that returns the
+/// reason why the library cannot be used. A Library has the members `path` and `functions.getVersion`.
 template <typename Library, typename ResolveSymbols>
 std::optional<Library> findLibrary(const std::vector<std::string>& candidates, int flags,
                                    ResolveSymbols resolveSymbols, LibraryErrors& errors) {
@@ -47,7 +48,7 @@ std::optional<Library> findLibrary(const std::vector<std::string>& candidates, i
       dlclose(handle);
       continue;
     }
-    // Where it was found, if the system's search found it.
+    // The full path, if the library was found in the system's search path.
     Dl_info info;
     if (dladdr(reinterpret_cast<void*>(library.functions.getVersion), &info) && info.dli_fname)
       library.path = info.dli_fname;
@@ -56,21 +57,21 @@ std::optional<Library> findLibrary(const std::vector<std::string>& candidates, i
   return std::nullopt;
 }
 
-/// A library that is loaded once for the process, and never unloaded.
+/// A library that is loaded once per process and never unloaded.
 template <typename Library>
 class ProcessLibrary {
  public:
-  /// `name` in errors: "ucx: expected a loaded UCX library, received none".
+  /// Errors contain both names, as in "ucx: expected a loaded UCX library, received none".
   ProcessLibrary(const char* prefix, const char* name) : prefix_(prefix), name_(name) {}
 
-  /// What `find` returns when it is first called.
+  /// Returns the loaded library. The first call loads it by `find()`.
   template <typename Find>
   const Library& load(Find find) {
     const std::lock_guard lock(mutex_);
     if (!library_) library_ = new Library(find());
     return *library_;
   }
-  /// Throws Failure before that.
+  /// Throws Failure if the library is not loaded.
   const Library& get() {
     const std::lock_guard lock(mutex_);
     if (library_) return *library_;

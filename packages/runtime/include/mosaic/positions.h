@@ -1,5 +1,5 @@
-// What all devices compute of spans, slices and the masks of samples. Not for files compiled for one instruction set:
-// these must not share functions with others.
+// Functions of spans, slices and sample masks that all devices share. Do not include this in files that are compiled for
+// one instruction set, because the linker may keep their copy of an inline function for all others.
 #pragma once
 
 #include <algorithm>
@@ -13,7 +13,7 @@
 
 namespace mosaic {
 
-/// Number of positions of a span that lie before `position`.
+/// Returns the number of positions of a span that are less than `position`.
 inline int64_t countPositionsBefore(const Span& span, int64_t position) {
   if (position <= span.start) return 0;
   const int64_t distance = position - span.start;
@@ -26,8 +26,8 @@ inline bool areSlicesEqual(const std::vector<Slice>& a, const std::vector<Slice>
   });
 }
 
-/// The masks of `count` batch elements of a call from `first` on; none if it has none. Throws std::invalid_argument if
-/// it has too few.
+/// Returns the masks of the batch elements [first, first + count) of a call, or an empty list if the call has no sample
+/// masks. Throws std::invalid_argument if it has too few.
 inline std::span<const std::vector<Slice>> selectSampleMasks(const Tile& tile, int64_t first, int64_t count) {
   if (!tile.modifiers || tile.modifiers->sampleMasks.empty()) return {};
   const std::vector<std::vector<Slice>>& masks = tile.modifiers->sampleMasks;

@@ -1,4 +1,4 @@
-// UTF-8 texts in places of limited size.
+// Truncation of UTF-8 text to buffers of limited size.
 #pragma once
 
 #include <cstddef>
@@ -6,7 +6,7 @@
 
 namespace mosaic {
 
-/// The length of the longest beginning of a text that has at most so many bytes, and whole characters.
+/// Returns the length of the longest prefix that has at most `maxBytes` bytes and does not end within a character.
 inline size_t truncatedLength(std::string_view text, size_t maxBytes) {
   if (text.size() <= maxBytes) return text.size();
   size_t end = maxBytes;
