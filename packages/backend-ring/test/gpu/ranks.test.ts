@@ -38,7 +38,9 @@ function poolMeasurements(trials: readonly (readonly Measurement[])[]): Measurem
   const first = trials[0]![0]!;
   const resultNames = Object.keys(first.results);
   const results = resultNames.map((name) => {
-    const measuredError = mergeErrorSums(trials.flatMap((ranks) => ranks.map((rank) => rank.results[name]!.measuredError)));
+    const measuredError = mergeErrorSums(
+      trials.flatMap((ranks) => ranks.map((rank) => rank.results[name]!.measuredError)),
+    );
     const localError = mergeErrorSums(trials.map(([rank]) => rank!.results[name]!.localError));
     return [name, { ...first.results[name]!, measuredError, localError }] as const;
   });
