@@ -1,12 +1,4 @@
-import {
-  type Mask,
-  masks,
-  type Placement,
-  resolveShards,
-  spansLength,
-  striped,
-  zigzag,
-} from "@mosaic/core";
+import { type Mask, masks, type Placement, resolveShards, spansLength, striped, zigzag } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { evaluateAssignment } from "../src/dispatch/assignment.ts";
 import { computeBounds } from "../src/dispatch/bounds.ts";

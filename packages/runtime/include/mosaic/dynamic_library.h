@@ -19,8 +19,8 @@ inline std::string firstLine(const char* text) {
   return message.substr(0, message.find('\n'));
 }
 
-/// Why no library can be used: errors of libraries that cannot be loaded, and reasons for loaded ones that lack a symbol
-/// or have an unsupported version.
+/// Why no library can be used: errors of libraries that cannot be loaded, and reasons for loaded ones that lack a
+/// symbol or have an unsupported version.
 struct LibraryErrors {
   std::string loadErrors, unsupportedReasons;
 

@@ -1,5 +1,5 @@
-// Functions of spans, slices and sample masks that all devices share. Do not include this in files that are compiled for
-// one instruction set, because the linker may keep their copy of an inline function for all others.
+// Functions of spans, slices and sample masks that all devices share. Do not include this in files that are compiled
+// for one instruction set, because the linker may keep their copy of an inline function for all others.
 #pragma once
 
 #include <algorithm>
