@@ -28,7 +28,7 @@ const diagnoseRecords = (...records: RankRecord[]): Failure | undefined =>
   diagnose(records, { number: 0, node: "n0" }, () => undefined);
 
 describe("the first failure", () => {
-  it("is none when every rank ended well, or was ended", () => {
+  it("is undefined when every rank exited with 0 or was stopped by the launcher", () => {
     expect(diagnoseRecords(createRecord(0, { code: 0 }), createRecord(1, { code: 0 }))).toBeUndefined();
     const stoppedExit = { code: null, signal: "SIGTERM", stoppedAt: 500 } as const;
     expect(
@@ -36,7 +36,7 @@ describe("the first failure", () => {
     ).toBeUndefined();
   });
 
-  it("is the earliest, by when a rank threw rather than by when it was gone", () => {
+  it("is the earliest by the time of the error, not by the time of the exit", () => {
     const slowRecord = createRecord(2, { thrown: createThrown(700), exitedAt: 1500, stoppedAt: 1200 });
     const fastRecord = createRecord(0, { thrown: createThrown(900), exitedAt: 1100 });
     expect(
@@ -49,7 +49,7 @@ describe("the first failure", () => {
     });
   });
 
-  it("has the exit code of what was thrown, even if the rank was signalled to end while it still printed that", () => {
+  it("has the exit code of the thrown error, even if the rank was stopped while it printed the error", () => {
     const interruptedPrint = { thrown: createThrown(700), stoppedAt: 1200, exitedAt: 1300 };
     for (const end of [{ code: null, signal: "SIGTERM" } as const, { code: 143 }]) {
       const failure = diagnoseRecords(
@@ -63,7 +63,7 @@ describe("the first failure", () => {
     });
   });
 
-  it("is never a rank that lost its peer, while another failed", () => {
+  it("is never a rank that lost its peer if another rank failed", () => {
     const stoppedRecords = [
       createRecord(0, { thrown: createThrown(100, peerLost), exitedAt: 200 }),
       createRecord(1, {
@@ -89,7 +89,7 @@ describe("the first failure", () => {
     expect(classifyExit(mixedRecord)).toBe("failed");
   });
 
-  it("names who left early, when all the others lost a peer", () => {
+  it("has a hint that names the rank that exited early when all others lost a peer", () => {
     const earlyExit = createRecord(1, { code: 0, exitedAt: 100 });
     const failure = diagnoseRecords(
       createRecord(0, { thrown: createThrown(200, peerLost) }),
@@ -99,7 +99,7 @@ describe("the first failure", () => {
     expect(failure?.hint).toBe("exited with 0 before the other ranks ended: rank 1");
   });
 
-  it("is not what a rank did after it was signalled to end, unless it crashed", () => {
+  it("excludes errors of a rank after its stop signal, but not crashes", () => {
     expect(classifyExit(createRecord(0, { stoppedAt: 500, thrown: createThrown(600) }))).toBe("stopped");
     expect(classifyExit(createRecord(0, { stoppedAt: 500, thrown: createThrown(400) }))).toBe("failed");
     expect(classifyExit(createRecord(0, { stoppedAt: 500, code: null, signal: "SIGSEGV" }))).toBe("failed");
@@ -110,8 +110,8 @@ describe("the first failure", () => {
   });
 });
 
-describe("an error's record", () => {
-  it("holds name, message, code, causes and members, and stops at circles", () => {
+describe("an error record", () => {
+  it("holds name, message, code, causes and members, and ends at circular causes", () => {
     const error: Error & { code?: string; help?: string } = new RangeError("outer", {
       cause: new AggregateError([new Error("a"), 7], "both"),
     });
@@ -130,7 +130,7 @@ describe("an error's record", () => {
     expect(JSON.stringify(errorRecord(circularError)).length).toBeLessThan(50_000);
   });
 
-  it("is made of anything that can be thrown", () => {
+  it("is created from any value that can be thrown", () => {
     const hostileError = {
       get message(): string {
         throw new Error("no");
@@ -150,18 +150,18 @@ describe("an error's record", () => {
     [{ message: 7, name: {} }, "{ message: 7, name: {} }"],
     [[1, 2], "[ 1, 2 ]"],
     [Object.create(null), "[Object: null prototype] {}"],
-  ])("shows what is no error as Node prints it: %o", (thrown, message) => {
+  ])("shows a thrown value that is not an error as Node prints it: %o", (thrown, message) => {
     expect(errorRecord(thrown).error).toEqual({ name: "Thrown", message });
   });
 });
 
 describe("an error file", () => {
-  it("is read as the preload wrote it", () => {
+  it("is parsed in the format of the preload", () => {
     const recordedError = errorRecord(new TypeError("bad loss", { cause: new Error("NaN") }));
     expect(parseErrorRecord(JSON.stringify(recordedError))).toEqual(recordedError);
   });
 
-  it("is read as PyTorch's @record writes it, with its whole seconds", () => {
+  it("is parsed in the format of PyTorch's @record, whose times are whole seconds", () => {
     const extraInfo = { py_callstack: "Traceback (most recent call last):\n  …", timestamp: "1700000000" };
     const torchRecord = { message: { message: "torch.cuda.OutOfMemoryError: too\nmuch", extraInfo } };
     expect(parseErrorRecord(JSON.stringify(torchRecord))).toEqual({
@@ -171,7 +171,7 @@ describe("an error file", () => {
     expect(parseErrorRecord('{ "message": "no words" }')?.error).toEqual({ name: "Error", message: "no words" });
   });
 
-  it("that holds anything else counts for nothing", () => {
+  it("is ignored if it has any other content", () => {
     const invalidTexts = [
       "",
       "{",
@@ -189,8 +189,8 @@ describe("an error file", () => {
   });
 });
 
-describe("the report", () => {
-  it("reads as promised", () => {
+describe("the failure report", () => {
+  it("shows error, stack, outcomes of other ranks, log and exit code", () => {
     const failure = diagnoseRecords(
       createRecord(5, {
         thrown: {
@@ -212,14 +212,14 @@ describe("the report", () => {
   logs /logs/5/stderr.log   exit code 1`);
   });
 
-  it("leaves out what the console has shown, but not why a rank could not be started", () => {
+  it("omits output that the console has shown, except for a rank that could not be started", () => {
     const formatReport = (overrides: Partial<RankRecord>): readonly string[] =>
       failureLines(diagnoseRecords(createRecord(0, { stderrTail: ["words"], ...overrides })) as Failure, true);
     expect(formatReport({})).not.toContain("    │ words");
     expect(formatReport({ pid: 0 })).toContain("    │ words");
   });
 
-  it("has the source of an error that no frame places, and of no other", () => {
+  it("includes the printed source line only for errors without a stack frame in user code", () => {
     const extractSource = (frame: string, print: readonly string[]): unknown => {
       const stack = `SyntaxError: no\n    at ${frame}`;
       const error = { name: "SyntaxError", message: "no", stack };
@@ -237,7 +237,7 @@ describe("the report", () => {
       expect(extractSource(frame, print)).not.toHaveProperty("source");
   });
 
-  it("names where the documentation has causes, and cuts long messages, stacks and many causes", () => {
+  it("refers to the documentation of an error, and truncates long messages, stacks and lists of causes", () => {
     const report = (error: Partial<RankError>): string => {
       const root = createRecord(5, { thrown: createThrown(1, error) });
       return failureLines(diagnoseRecords(root) as Failure).join("\n");

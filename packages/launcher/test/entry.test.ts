@@ -18,8 +18,8 @@ const file = (name: string, text = ""): string => {
 /** Returns the arguments between those of the launcher and the script. */
 const loaderArgs = ({ args }: Command): readonly string[] => args.slice(3, -2);
 
-describe("an entry for node", () => {
-  it("comes last, behind the preload, source maps and the user's options", () => {
+describe("a Node entry", () => {
+  it("follows the preload, source maps and the user's Node options", () => {
     const { program, args } = createCommand(file("a.mjs"));
     expect(program).toBe(process.execPath);
     expect(args.slice(0, 2)).toEqual(["--enable-source-maps", "--require"]);
@@ -27,7 +27,7 @@ describe("an entry for node", () => {
     expect(args.slice(3)).toEqual(["--import", "./setup.mjs", "--trace", join(testDir(), "a.mjs"), "a"]);
   });
 
-  it("in TypeScript runs as it is, with a flag, or with the project's own tsx, as Node's age demands", () => {
+  it("in TypeScript runs directly, with a flag or with the project's tsx, depending on the version of Node", () => {
     const entry = file("a.ts");
     const otherArgs = ["--import", "./setup.mjs", "--trace"];
     expect(loaderArgs(createCommand(entry, { version: "24.1.0", stripsTypes: true }))).toEqual(otherArgs);
@@ -53,7 +53,7 @@ describe("an entry for node", () => {
     ]);
   });
 
-  it("is rejected with what to do about it", () => {
+  it("is rejected with a remedy if it is missing or unsupported", () => {
     expect(() => createCommand("gone.js")).toThrow(/entry gone\.js: no such file \(.*\/gone\.js\)/);
     expect(() => createCommand(".")).toThrow(/entry \.: not a file/);
     expect(() => createCommand(file("a.py"))).toThrow(
@@ -65,7 +65,7 @@ describe("an entry for node", () => {
   });
 });
 
-describe("a program", () => {
+describe("a program for --exec", () => {
   const findCommand = (entry: string): Command =>
     programCommand({ entry, args: ["x"], cwd: testDir(), nodeArgs: [], imports: [] });
 
@@ -76,7 +76,7 @@ describe("a program", () => {
     expect(findCommand(join(testDir(), "tool")).program).toBe(join(testDir(), "tool"));
   });
 
-  it("is rejected when it is not there or not executable", () => {
+  it("is rejected when it does not exist or is not executable", () => {
     expect(() => findCommand("no-such-program")).toThrow(/--exec no-such-program: not found on PATH/);
     expect(() => findCommand("./gone")).toThrow(/--exec \.\/gone: no such file \(.*\/gone\)/);
     expect(() => findCommand("./")).toThrow(/--exec \.\/: not a file \(.*\)/);
@@ -85,7 +85,7 @@ describe("a program", () => {
     );
   });
 
-  it("is rejected for its permission where PATH has it without; one that may be executed is preferred", () => {
+  it("is rejected for a missing execute permission only if PATH has no executable one of that name", () => {
     const [first, second] = ["first", "second"].map((name) => join(testDir(), name)) as [string, string];
     for (const directory of [first, second]) {
       mkdirSync(directory);
@@ -101,8 +101,8 @@ describe("a program", () => {
   });
 });
 
-describe("a plan", () => {
-  it("the threads of ranks are those of the cores that SLURM has given the step", () => {
+describe("a launch plan", () => {
+  it("derives threads and ranks from the cores that SLURM has allocated to the step", () => {
     const plan = resolvePlan({ entry: "sh", exec: true, nprocPerNode: 1 }, { SLURM_CPUS_ON_NODE: "1" });
     expect(plan.threads).toBe("1");
     const all = { entry: "sh", exec: true, nprocPerNode: "cpu" } as const;
@@ -110,7 +110,7 @@ describe("a plan", () => {
     expect(resolvePlan(all, { SLURM_CPUS_ON_NODE: "100000" }).nproc).toBe(resolvePlan(all, {}).nproc);
   });
 
-  it("counts GPUs as CUDA would", () => {
+  it("counts GPUs by the rules of CUDA_VISIBLE_DEVICES", () => {
     expect(countGpus({}, 8)).toBe(8);
     expect(countGpus({ CUDA_VISIBLE_DEVICES: "0,2,3" }, 8)).toBe(3);
     expect(countGpus({ CUDA_VISIBLE_DEVICES: "1,-1,3" }, 8)).toBe(1);
@@ -122,7 +122,7 @@ describe("a plan", () => {
     expect(resolvePlan({ entry: "sh", exec: true }, { CUDA_VISIBLE_DEVICES: "" }).nproc).toBe(1);
   });
 
-  it("rejects what cannot be", () => {
+  it("rejects invalid and unknown options", () => {
     const noGpus = { CUDA_VISIBLE_DEVICES: "" };
     expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: "gpu" }, noGpus)).toThrow(/no NVIDIA GPU found/);
     expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: 0 })).toThrow(/positive integer/);
@@ -147,26 +147,26 @@ describe("a plan", () => {
     );
   });
 
-  it("needs a working directory that exists", () => {
+  it("requires an existing working directory", () => {
     for (const cwd of [join(testDir(), "gone"), import.meta.filename])
       expect(() => resolvePlan({ entry: "sh", exec: true, cwd })).toThrow(
         `cwd: expected an existing directory, received "${cwd}"`,
       );
   });
 
-  it("has no timeout where that is 0, whatever its unit", () => {
+  it("has no timeout if timeoutMs is 0", () => {
     expect(resolvePlan({ entry: "sh", exec: true, timeoutMs: 0 }).timeoutMs).toBeUndefined();
     expect(resolvePlan({ entry: "sh", exec: true, timeoutMs: 1 }).timeoutMs).toBe(1);
   });
 
-  it("reads when a scheduler takes the machine away, if one announces it", () => {
+  it("reads the end of the job from SLURM_JOB_END_TIME if it contains a time", () => {
     const resolveEndTime = (env: NodeJS.ProcessEnv): number => resolvePlan({ entry: "sh", exec: true }, env).jobEndsAt;
     expect(resolveEndTime({ SLURM_JOB_END_TIME: "1700000000" })).toBe(1_700_000_000_000);
     for (const env of [{}, { SLURM_JOB_END_TIME: "" }, { SLURM_JOB_END_TIME: "Unknown" }])
       expect(resolveEndTime(env)).toBe(Number.POSITIVE_INFINITY);
   });
 
-  it("shares the cores among the ranks, unless a number is set", () => {
+  it("divides the cores among the ranks unless the number of threads is set", () => {
     const resolveThreads = (env: NodeJS.ProcessEnv, options = {}): string =>
       resolvePlan({ entry: "sh", exec: true, nprocPerNode: 1000, ...options }, env).threads;
     expect(resolveThreads({})).toBe("1");
@@ -176,7 +176,7 @@ describe("a plan", () => {
     expect(resolveThreads({ MOSAIC_THREADS: "" }, { env: { MOSAIC_THREADS: "" } })).toBe("1");
   });
 
-  it("rejects threads that no rank could have, wherever they were set", () => {
+  it("rejects invalid numbers of threads from every source", () => {
     const plan = (env: NodeJS.ProcessEnv, options = {}): unknown =>
       resolvePlan({ entry: "sh", exec: true, ...options }, env);
     const expectedThreads = "expected an integer from 1 to 1024, received";

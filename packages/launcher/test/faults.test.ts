@@ -17,8 +17,8 @@ const runFault = (faultName: string, ...options: string[]): Promise<ProcessOutco
 /** Returns the report, which is the end of stderr. */
 const extractReport = (outcome: ProcessOutcome): string => outcome.stderr.slice(outcome.stderr.lastIndexOf("✖"));
 
-describe("a rank fails", { repeats: numRepeats }, () => {
-  it("by throwing: its stack, its cause, and the others are gone within a second", async () => {
+describe("a rank that fails or exits early", { repeats: numRepeats }, () => {
+  it("is reported with its error and cause, and the other ranks end within a second", async () => {
     const outcome = await runFault("throws", "--json");
     const events = outcome.stdout
       .trim()
@@ -39,7 +39,7 @@ describe("a rank fails", { repeats: numRepeats }, () => {
     expect(outcome.code).toBe(1);
   });
 
-  it("by throwing: the report has all of it, last", async () => {
+  it("has its error, stack, cause, exit code and logs in the report at the end of stderr", async () => {
     const outcome = await runFault("throws");
     expect(extractReport(outcome)).toMatch(
       /^✖ rank 1 \(\S+, local 1, pid \d+\) failed \d+\.\d s into attempt 0: TypeError: bad loss\n {4}at .*fault\.mjs:\d+:\d+\)?\n/,
@@ -51,17 +51,17 @@ describe("a rank fails", { repeats: numRepeats }, () => {
     expect(outcome.code).toBe(1);
   });
 
-  it("by an unhandled rejection", async () => {
+  it("is reported with the stack of an unhandled rejection", async () => {
     const outcome = await runFault("rejects");
     expect(extractReport(outcome)).toContain("RangeError: nobody catches this\n    at ");
     expect(outcome.code).toBe(1);
   });
 
-  it("by throwing something that is no error", async () => {
+  it("is reported with a thrown value that is not an error", async () => {
     expect(extractReport(await runFault("throws-text"))).toContain("Thrown: just text\n");
   });
 
-  it("by throwing, which is printed once, and logged as Node prints it", async () => {
+  it("has its error printed once, and logged as Node prints it", async () => {
     const outcome = await runFault("throws");
     for (const text of ["bad loss", "the weights are NaN"])
       expect((outcome.stdout + outcome.stderr).split(text)).toHaveLength(2);
@@ -70,13 +70,13 @@ describe("a rank fails", { repeats: numRepeats }, () => {
     expect(readFileSync(log, "utf8")).not.toContain("mosaic-uncaught");
   });
 
-  it("by throwing, and the errors of others are printed once, too", async () => {
+  it("has its error printed once, and the errors of the other ranks once each", async () => {
     const { stderr } = await runFault("throws+loses-peer");
     expect(stderr.match(/PeerLostError: rank 1 is gone/g)).toHaveLength(2);
     expect(stderr.match(/TypeError: bad loss/g)).toHaveLength(1);
   });
 
-  it("by throwing what it handles itself: its own words are its own", async () => {
+  it("keeps the output and exit code of its own handler of uncaught errors", async () => {
     const script =
       'process.on("uncaughtException", (e) => { console.error("handled", e.message); process.exit(9); }); throw new Error("x1")';
     writeFileSync(join(testDir(), "handles.mjs"), script);
@@ -85,7 +85,7 @@ describe("a rank fails", { repeats: numRepeats }, () => {
     expect(outcome.code).toBe(9);
   });
 
-  it("by its own exit code, and its last words are shown once", async () => {
+  it("determines the launcher's exit code, and its last output is shown once", async () => {
     const shownOutcome = await runFault("exits");
     expect(shownOutcome.stderr.split("the last words of this rank")).toHaveLength(2);
     expect(shownOutcome.stderr).toContain("[1] the last words of this rank\n");
@@ -94,7 +94,7 @@ describe("a rank fails", { repeats: numRepeats }, () => {
     expect(outcome.code).toBe(42);
   });
 
-  it("by SIGKILL from outside", async () => {
+  it("is reported as killed by another process after SIGKILL", async () => {
     const outcome = await runFault("is-killed");
     expect(extractReport(outcome)).toMatch(
       /: killed by SIGKILL\n {2}hint: killed by another process, not by the launcher/,
@@ -102,13 +102,13 @@ describe("a rank fails", { repeats: numRepeats }, () => {
     expect(outcome.code).toBe(137);
   });
 
-  it("by a segmentation fault", async () => {
+  it("is reported with a hint after a segmentation fault", async () => {
     const outcome = await runFault("segfaults");
     expect(extractReport(outcome)).toMatch(/: killed by SIGSEGV\n {2}hint: a native addon crashed/);
     expect(outcome.code).toBe(139);
   });
 
-  it("and leaves an error file of its own making", async () => {
+  it("is reported with the error file that it wrote itself", async () => {
     const runWithErrorFile = (text: string): Promise<ProcessOutcome> =>
       run(["-n1", "--exec", "sh", "-c", 'printf %s "$1" > "$TORCHELASTIC_ERROR_FILE"; exit 3', "sh", text]);
     const pythonOutcome = await runWithErrorFile(
@@ -118,7 +118,7 @@ describe("a rank fails", { repeats: numRepeats }, () => {
     for (const outcome of [pythonOutcome, await runWithErrorFile("null")]) expect(outcome.code).toBe(3);
   });
 
-  it("while the others ignore SIGTERM: they are killed within the second", async () => {
+  it("causes other ranks that ignore SIGTERM to be killed within a second", async () => {
     const outcome = await runFault("throws+ignores-sigterm", "--json");
     const exitLines = outcome.stdout.split("\n").filter((line) => line.includes('"event":"exit"'));
     const times = exitLines.map((line) => (JSON.parse(line) as { time: number }).time);
@@ -127,14 +127,14 @@ describe("a rank fails", { repeats: numRepeats }, () => {
     expect(outcome.code).toBe(1);
   });
 
-  it("and leaves a process in a session of its own, which is ended too", async () => {
+  it("leaves no process, even in a different session", async () => {
     const outcome = await runFault("escapes-then-throws");
     expect(outcome.stderr).toMatch(/mosaic-run: killed orphaned processes: pid \d+\n/);
     expect(extractReport(outcome)).toContain("Error: after the escape");
     expect(outcome.code).toBe(1);
   });
 
-  it("after 5 MB of output, of which every line arrives", async () => {
+  it("loses no line of 5 MB of output", async () => {
     const outcome = await runFault("floods-then-throws");
     const floodLines = outcome.stdout.split("\n").filter((line) => line.startsWith("[1] "));
     expect(floodLines).toHaveLength(50_001);
@@ -143,14 +143,14 @@ describe("a rank fails", { repeats: numRepeats }, () => {
     expect(extractReport(outcome)).toContain("Error: after the flood");
   });
 
-  it("and others lose their peer: they are secondary", async () => {
+  it("is reported as the cause when other ranks lose their peer", async () => {
     const outcome = await runFault("throws+loses-peer");
     expect(extractReport(outcome)).toContain("TypeError: bad loss");
     expect(extractReport(outcome)).toContain("exit 1 · 2 also failed (ranks 0,2: peer lost)");
     expect(outcome.code).toBe(1);
   });
 
-  it("or exits early with 0: the others go on", async () => {
+  it("does not end the other ranks if its exit code is 0", async () => {
     const outcome = await runFault("exits-early");
     expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] rank 0 goes on", "[2] rank 2 goes on"]);
     expect(outcome.code).toBe(0);
@@ -158,27 +158,27 @@ describe("a rank fails", { repeats: numRepeats }, () => {
   });
 });
 
-describe("a report translates", () => {
-  it("a full JavaScript heap", async () => {
+describe("error reports", () => {
+  it("explain a full JavaScript heap", async () => {
     const outcome = await runFault("fills-heap", "--node-arg=--max-old-space-size=20");
     expect(extractReport(outcome)).toMatch(/killed by SIGABRT\n[^✖]*hint: the JavaScript heap is full/);
     expect(outcome.code).toBe(134);
   });
 
-  it("a top-level await that never settles", async () => {
+  it("explain a top-level await that never settles", async () => {
     const outcome = await runFault("unsettled");
     expect(extractReport(outcome)).toContain("hint: a top-level await never settled");
     expect(outcome.code).toBe(13);
   });
 
-  it("a port that is taken, by naming who has it", async () => {
+  it("explain a port in use, and name the process that uses it", async () => {
     const outcome = await runFault("port-taken");
     expect(extractReport(outcome)).toMatch(
       /EADDRINUSE[^✖]*hint: port \d+ is in use by pid \d+ \(\S+\); listen on port 0/,
     );
   });
 
-  it("a module that is read as CommonJS", async () => {
+  it("explain an ES module that Node loads as CommonJS", async () => {
     writeFileSync(join(testDir(), "package.json"), '{ "type": "commonjs" }');
     writeFileSync(join(testDir(), "imports.js"), 'import "node:fs";\n');
     writeFileSync(join(testDir(), "awaits.ts"), "await Promise.resolve();\nexport {};\n");
@@ -188,7 +188,7 @@ describe("a report translates", () => {
     }
   });
 
-  it("what Node itself throws, by showing what it printed", async () => {
+  it("show what Node printed for syntax errors and missing packages", async () => {
     writeFileSync(join(testDir(), "broken.mjs"), "const a = 1;\nconst b = ;\n");
     const syntaxOutcome = await run(["-n1", "broken.mjs"]);
     expect(extractReport(syntaxOutcome)).toMatch(
@@ -201,7 +201,7 @@ describe("a report translates", () => {
     );
   });
 
-  it("a log directory that cannot be created", async () => {
+  it("explain a log directory that cannot be created", async () => {
     writeFileSync(join(testDir(), "file"), "");
     const outcome = await run(["--log-dir", "file", program("wait.mjs")]);
     expect(outcome.stderr).toMatch(/^mosaic-run: --log-dir: \S+\/file\/t-\S+ cannot be created: ENOTDIR/);
@@ -209,7 +209,7 @@ describe("a report translates", () => {
   });
 
   it.each(["/proc/x", "/proc/x/y", "/sys/x", "/dev/null/x"])(
-    "a log directory that the system has no place for: %s",
+    "explain a log directory at an impossible path: %s",
     async (dir) => {
       const outcome = await run(["--log-dir", dir, program("wait.mjs")]);
       expect(outcome.stderr).toMatch(
@@ -219,7 +219,7 @@ describe("a report translates", () => {
     },
   );
 
-  it("a temporary log directory that cannot be created, which no option has chosen", async () => {
+  it("explain a default log directory that cannot be created", async () => {
     const outcome = await run([program("wait.mjs")], { env: { TMPDIR: "/proc/x" } });
     expect(outcome.stderr).toMatch(
       /^mosaic-run: log directory \/proc\/x\/mosaic-logs-\S+ cannot be created: E[A-Z]+: .*; set TMPDIR to a different directory, or pass --log-dir\n$/,
@@ -227,7 +227,7 @@ describe("a report translates", () => {
     expect(outcome.code).toBe(2);
   });
 
-  it("a log directory that is gone, and cannot be created again, when the ranks are restarted", async () => {
+  it("explain a log directory that was deleted and cannot be created again at a restart", async () => {
     const script = "rm -rf logs; touch logs; exit 1";
     const options = ["-n1", "--log-dir", "logs", "--max-restarts=1", "--restart-backoff=1ms"];
     const outcome = await run([...options, "--exec", "sh", "-c", script]);
@@ -235,7 +235,7 @@ describe("a report translates", () => {
     expect(outcome.code).toBe(2);
   });
 
-  it("and keeps the logs in the directory that it names", async () => {
+  it("name a log file below --log-dir, where the logs are kept", async () => {
     const outcome = await runFault("exits", "--log-dir", "kept");
     const log = /logs (\S+)/.exec(extractReport(outcome))?.[1] ?? "";
     expect(log).toMatch(/^\.\/kept\/t-[\w-]+\/attempt_0\/1\/stderr\.log$/);

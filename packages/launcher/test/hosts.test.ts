@@ -57,7 +57,7 @@ const expectNoProcesses = (): Promise<void> =>
   );
 
 describe("a job on hosts", () => {
-  it("has an agent on each over ssh, its ranks numbered in the order of the hosts, its output behind the host", async () => {
+  it("starts an agent on each host over ssh, numbers ranks in host order, and prefixes output with the host", async () => {
     const { code, stdout, stderr } = await launch("n0:2,n1", ["-n", "1", ...scriptArgs()]).outcome;
     expect(stderr).toBe("");
     const formatLine = (host: string, rank: number, rest: string): string =>
@@ -73,7 +73,7 @@ describe("a job on hosts", () => {
     for (const call of calls) expect(call).toMatch(/^-o BatchMode=yes .*-T n[01] exec \/bin\/sh -c /);
   });
 
-  it("takes them from a file, and needs no secret, endpoint or node rank for one", async () => {
+  it("reads hosts from a file, and requires no secret, endpoint or node rank for a single host", async () => {
     writeFileSync(join(testDir(), "hosts"), "# the job's\n\nn7 slots=2 # two GPUs\n");
     const options = [
       "--hostfile",
@@ -99,7 +99,7 @@ describe("a job on hosts", () => {
     expect(splitLines(readFileSync(sshLog(), "utf8"))).toHaveLength(1);
   });
 
-  it("passes secret and environment by standard input: they are in no command line, nor in an agent's environment", async () => {
+  it("passes the secret and variables on standard input, not on command lines or in agents' environments", async () => {
     const value = `value '"$HOME\n of ${randomBytes(8).toString("hex")}`;
     const env = { MOSAIC_TOKEN: SECRET, FORWARDED: value };
     const script = 'echo "$FORWARDED/$GIVEN/$UNNAMED/${MOSAIC_TOKEN-none}"; exec sleep 600';
@@ -123,7 +123,7 @@ describe("a job on hosts", () => {
     for (const text of [stdout, stderr, readFileSync(sshLog(), "utf8")]) expect(text).not.toContain(SECRET);
   });
 
-  it("has a secret of its own where the user has none", async () => {
+  it("creates a secret if the user has set none", async () => {
     const job = launch("n0,n1", ["-n", "1", ...scriptArgs("waits")]);
     await job.waitForOutput("waits", 2);
     job.child.kill("SIGTERM");
@@ -144,14 +144,14 @@ describe("a job on hosts", () => {
     expect(jobEvents.map(({ event, node }) => `${event} ${node}`)).toEqual(["start n0", "end n0"]);
   });
 
-  it("shows what the shell of a host writes, and reads on", async () => {
+  it("shows what the shell of a host prints, and continues to read the agent's output", async () => {
     const { code, stdout, stderr } = await launch("n0,chatty", ["-n", "1", ...scriptArgs()]).outcome;
     expect(code).toBe(0);
     expect(splitLines(stdout)).toHaveLength(2);
     expect(splitLines(stderr)).toEqual(["[chatty] Welcome to chatty", "[chatty] mind the gap"]);
   });
 
-  it("prints what it would start", async () => {
+  it("prints the commands that it would run with --dry-run", async () => {
     const { code, stdout } = await launch("n0,me@n1:3", ["--dry-run", "--json", ...scriptArgs("a b")]).outcome;
     const hosts = JSON.parse(stdout) as { host: string; command: string[] }[];
     expect(code).toBe(0);
@@ -164,7 +164,7 @@ describe("a job on hosts", () => {
   });
 });
 
-describe("the end of a job on hosts", () => {
+describe("a job on hosts after a failure or signal", () => {
   it("has the exit code of a failing rank, and a report that names its host", async () => {
     const { code, stderr } = await launch("n0,n1", ["-n", "1", ...scriptArgs("throws", "1")]).outcome;
     expect(code).toBe(1);
@@ -173,7 +173,7 @@ describe("the end of a job on hosts", () => {
     expect((await launch("n0,n1", ["-n", "1", ...scriptArgs("exits", "0")]).outcome).code).toBe(42);
   });
 
-  it("comes with SIGKILL of the launcher, on all hosts", async () => {
+  it("leaves no process on any host after SIGKILL of the launcher", async () => {
     const job = launch("localhost,n1", ["-n", "2", ...scriptArgs("waits")]);
     await job.waitForOutput("waits", 4);
     expect(otherProcesses(job).length).toBeGreaterThan(8);
@@ -181,7 +181,7 @@ describe("the end of a job on hosts", () => {
     await expectNoProcesses();
   });
 
-  it("comes with a signal before ssh has connected, too", async () => {
+  it("ends on a signal that arrives before ssh has connected", async () => {
     const job = launch("n0,hangs", ["-n", "1", ...scriptArgs()]);
     await waitUntil(
       () => otherProcesses(job).some((pid) => readCommand(pid).startsWith("sleep 600")),
@@ -192,7 +192,7 @@ describe("the end of a job on hosts", () => {
     expect(code).toBe(143);
   });
 
-  it("passes SIGUSR1 on, and kills at the second Ctrl-C", async () => {
+  it("forwards SIGUSR1, and is killed at the second Ctrl-C", async () => {
     const script = "trap 'echo got USR1' USR1; trap '' INT; echo ready; while :; do sleep 0.05; done";
     const job = launch("n0,n1", ["-n", "1", "--exec", "sh", "-c", script]);
     await job.waitForOutput("ready", 2);
@@ -206,7 +206,7 @@ describe("the end of a job on hosts", () => {
     expect(ms).toBeLessThan(15_000);
   });
 
-  it("comes with the loss of a host's agent", async () => {
+  it("ends with 75 when the agent of a host is lost", async () => {
     const job = launch("n0,n1", ["-n", "1", ...scriptArgs("waits")]);
     await job.waitForOutput("waits", 2);
     process.kill(findAgentPid(job, 1), "SIGKILL");
@@ -222,7 +222,7 @@ describe("the end of a job on hosts", () => {
     await expectNoProcesses();
   });
 
-  it("does not come with the loss of one while restarts are left: its agent is started again", async () => {
+  it("restarts the agent of a host that is lost while restarts are left", async () => {
     const options = ["-n", "1", "--max-restarts", "1", "--restart-backoff", "1ms"];
     const job = launch("n0,reboots", [...options, ...scriptArgs("waits")]);
     await job.waitForOutput("waits", 2);
@@ -236,7 +236,7 @@ describe("the end of a job on hosts", () => {
     await expectNoProcesses();
   });
 
-  it("nor where fewer hosts suffice", async () => {
+  it("continues without a host that cannot be reached if the other hosts suffice", async () => {
     const options = ["-n", "1", "-N", "1:3", "--last-call", "500ms"];
     const { code, stdout, stderr } = await launch("n0,refused,n2", [...options, ...scriptArgs()]).outcome;
     expect(stderr).toMatch(
@@ -257,7 +257,7 @@ describe("the end of a job on hosts", () => {
   }
 });
 
-describe("a host that cannot take part is named with a remedy, and the job ends", () => {
+describe("a job with an unusable host, ssh program or entry", () => {
   it.each([
     ["unknown", 2, /host unknown: unknown host \(ssh: Could not resolve .*\); correct the host name/],
     [
@@ -276,7 +276,7 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
     ["nolauncher", 2, /host nolauncher: @mosaic\/launcher is missing; expected \S+cli\.js: share/],
     ["nodirectory", 2, /host nodirectory: the working directory does not exist; the agent must start in \/\S+: share/],
     ["odd", 75, /host odd: \S+ssh\.sh exited before the agent started \(exit 255\): Bad configuration option: odd/],
-  ])("%s", async (host, expected, message) => {
+  ])("ends with an error that names the host: %s", async (host, expected, message) => {
     const { code, stderr, stdout, ms } = await launch(`n0,${host}`, ["-n", "1", ...scriptArgs()]).outcome;
     expect(stderr).toMatch(message);
     expect(stderr.trim().split("\n")).toHaveLength(1);
@@ -286,7 +286,7 @@ describe("a host that cannot take part is named with a remedy, and the job ends"
     expect(ms).toBeLessThan(8000);
   });
 
-  it("so is a program for ssh that is not there, and an entry that is not", async () => {
+  it("ends with an error for a missing ssh program or a missing entry", async () => {
     const failedOutcome = await launch("n0,n1", ["--ssh", "no-such-ssh", ...scriptArgs()]).outcome;
     expect(failedOutcome.stderr).toMatch(
       /host n\d: cannot start no-such-ssh \(ENOENT\); install the OpenSSH client, or pass/,
@@ -307,7 +307,7 @@ describe("the options for hosts", () => {
   const listAgentOptions = (argv: readonly string[], env: Env = {}): (readonly string[])[] =>
     parseHostSettings(argv, env)?.sources.map((one) => formatAgentOptions(one)) ?? [];
 
-  it("name hosts, users, ranks, and addresses of IPv6", () => {
+  it("specify hosts, users, ranks and IPv6 addresses", () => {
     expect(parseHostSettings(["a.js"])).toBeUndefined();
     expect(parseHostSettings(["--hosts", "a, b:2,u@c.d:3,[fe80::1%eth0]:4,10.0.0.1"])?.hosts).toEqual([
       { target: "a", name: "a", slots: undefined },
@@ -335,7 +335,7 @@ describe("the options for hosts", () => {
     ]);
   });
 
-  it("become those of the agents: the first host is the endpoint, slots are ranks, what the user gave is passed on", () => {
+  it("are converted to options for each agent, with the first host as the endpoint and slots as ranks", () => {
     const firstOptions = ["--nnodes=2", "--rdzv-endpoint=a:29400"];
     expect(listAgentOptions(["--hosts", "a:2,b", "--threads", "3"])).toEqual([
       ["--nproc-per-node=2", "--threads=3", "--nnodes=2", "--node-rank=0", "--rdzv-endpoint=a:29400"],
@@ -364,7 +364,7 @@ describe("the options for hosts", () => {
     expect(listAgentOptions(["--hosts=b", "--rdzv-endpoint=x"], { PET_NODE_RANK: "3" })).toEqual([["--nnodes=1"]]);
   });
 
-  it("recognize this machine", () => {
+  it("recognize names and addresses of this machine", () => {
     const isLocalTarget = (target: string): boolean =>
       isLocal({ target, name: target.replace(/.*@/, ""), slots: undefined });
     const ownAddresses = Object.values(networkInterfaces())
@@ -408,12 +408,12 @@ describe("the options for hosts", () => {
     ["a:2 slots=2", /hosts:1: expected host/],
     ["a max_slots=2", /hosts:1: expected host/],
     ["# none", /expected at least one host, received none/],
-  ])("reject the file %j", (text, message) => {
+  ])("reject the host file %j", (text, message) => {
     writeFileSync(join(testDir(), "hosts"), text);
     expect(() => parseHostSettings(["--hostfile", join(testDir(), "hosts")])).toThrow(message);
   });
 
-  it("are those of the launcher alone: without one, an agent rejects to start", async () => {
+  it("include --agent-stdin, which is rejected without a header on standard input", async () => {
     const { code, stderr } = await mosaicRun(["--agent-stdin", "--exec", "true"]).outcome;
     expect(stderr).toContain("mosaic-run: --agent-stdin: standard input ended before the header");
     expect(code).toBe(2);

@@ -36,7 +36,7 @@ describe("temporary logs", () => {
     onTestFinished(() => void vi.unstubAllEnvs());
   });
 
-  it("go when they are a week old, but not those of a job under way", () => {
+  it("are removed after a week, except those of a running job", () => {
     for (const [id, days] of [
       ["young", 6.9],
       ["old", 7.1],
@@ -61,7 +61,7 @@ describe("temporary logs", () => {
     rmdirSync(otherDirectory);
   });
 
-  it("go beyond the limit of size, the oldest first", () => {
+  it("are removed beyond the size limit, oldest first", () => {
     for (const [id, days] of [
       ["a", 3],
       ["b", 2],
@@ -73,7 +73,7 @@ describe("temporary logs", () => {
     expect(listRemaining()).toEqual(["mosaic-logs-b", "mosaic-logs-c"]);
   });
 
-  it("of one job beyond the limit keep the ends of the longest files", () => {
+  it("are reduced to the ends of the longest files if one job exceeds the limit", () => {
     const dir = createLogs("big", 0, 5000, false);
     writeFileSync(join(dir, "attempt_0/0/stderr.log"), "short");
     writeFileSync(join(dir, "attempt_0/0/stdout.log"), `${"x".repeat(5000)}the end`);
@@ -86,7 +86,7 @@ describe("temporary logs", () => {
     expect(listRemaining()).toEqual(["mosaic-logs-big"]);
   });
 
-  it("of a failed job are named and marked, and the next that fails removes them when they are old", async () => {
+  it("of a failed job are reported, and removed by a later failing job when they are old", async () => {
     const { stderr } = await run(["-n", "1", "--exec", "sh", "-c", "exit 3"]);
     const [name = ""] = listRemaining();
     expect(stderr).toMatch(

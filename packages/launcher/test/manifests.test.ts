@@ -68,7 +68,7 @@ function findJob(name: string): { job: JobSpec; nodeZero: string } {
 }
 
 describe.each(["indexed-job.yaml", "jobset.yaml"])("%s", (name) => {
-  it("has legal options, a node rank from the index, and node 0's name as the endpoint", () => {
+  it("has valid options, node ranks from the completion index, and node 0's name as the endpoint", () => {
     const { job, nodeZero } = findJob(name);
     const [container] = job.template.spec.containers as [Container];
     expect(job).toMatchObject({ completionMode: "Indexed", parallelism: job.completions });
@@ -89,7 +89,7 @@ describe.each(["indexed-job.yaml", "jobset.yaml"])("%s", (name) => {
     expect(container.ports).toEqual([{ containerPort: 29_400 }]);
   });
 
-  it("mounts the secret where the launcher reads it, for its user alone", () => {
+  it("mounts the secret at the path in MOSAIC_TOKEN_FILE with access for its user only", () => {
     const { spec } = findJob(name).job.template;
     const [container] = spec.containers as [Container];
     const file = container.env.find((one) => one.name === "MOSAIC_TOKEN_FILE")?.value ?? "";
@@ -105,7 +105,7 @@ describe.each(["indexed-job.yaml", "jobset.yaml"])("%s", (name) => {
   });
 });
 
-it("the hostfile is a legal one", () => {
+it("the example hostfile is valid", () => {
   const argv = ["--hostfile", join(EXAMPLES, "hostfile")];
   const sources = resolveSources(parseCommandLine(argv).options, {}, testDir());
   expect(parseHosts(new OptionValues(sources), sources)?.hosts.map(({ target, slots }) => [target, slots])).toEqual([
@@ -116,7 +116,7 @@ it("the hostfile is a legal one", () => {
 });
 
 describe("Kubeflow's variables", () => {
-  it("are those of a Trainer's pod: nodes, ranks of each, node rank, and node 0", () => {
+  it("set nodes, ranks per node, node rank and endpoint in a pod of the Trainer", () => {
     const env = { PET_NNODES: "2", PET_NPROC_PER_NODE: "auto", PET_NODE_RANK: "1", PET_MASTER_PORT: "29500" };
     expect(parseArgs([], { ...env, PET_MASTER_ADDR: "job-node-0-0.job" }).launch).toMatchObject({
       ...{ nnodes: "2", nprocPerNode: "auto", nodeRank: 1, rdzvEndpoint: "job-node-0-0.job:29500" },
@@ -130,7 +130,7 @@ describe("Kubeflow's variables", () => {
     expect(parseArgs([], singleNodeEnv).launch).toMatchObject({ nprocPerNode: 2 });
   });
 
-  it("are those of an elastic PyTorchJob, which lacks the node rank", () => {
+  it("set all options except the node rank in an elastic PyTorchJob", () => {
     const env = {
       ...{ PET_RDZV_BACKEND: "c10d", PET_RDZV_ENDPOINT: "job-worker-0:23456", PET_RDZV_ID: "job" },
       ...{ PET_NNODES: "1:3", PET_NPROC_PER_NODE: "4", PET_MAX_RESTARTS: "5" },
@@ -144,7 +144,7 @@ describe("Kubeflow's variables", () => {
     expect(() => parseArgs([], env)).toThrow(/--node-rank: expected the rank of this node, 0 to 2, received nothing/);
   });
 
-  it("come after flags and Mosaic's own", () => {
+  it("have a lower precedence than flags and Mosaic's own variables", () => {
     const env = { PET_NNODES: "9", PET_NODE_RANK: "8", PET_RDZV_ENDPOINT: "p:1", MOSAIC_NODE_RANK: "2" };
     expect(parseArgs(["-N", "3", "--rdzv-endpoint=f:2"], env).launch).toMatchObject({
       ...{ nnodes: "3", nodeRank: 2, rdzvEndpoint: "f:2" },

@@ -32,7 +32,7 @@ const v6 = { address: "fd00::1", family: 6 };
 const resolver = { isEnding: () => false, onWaiting: () => {} };
 
 describe("the address that node 0 listens at", () => {
-  it("is the endpoint's own, and not of the loopback interface where there is another", async () => {
+  it("is resolved from the endpoint, with IPv4 preferred and loopback addresses excluded", async () => {
     const resolveBindAddress = (...addresses: LookupAddress[]): Promise<string> =>
       bindAddress(createPlan("train-0.train"), { ...resolver, lookup: createLookup(addresses) });
     expect(await resolveBindAddress(v4)).toBe("10.0.0.1");
@@ -47,12 +47,12 @@ describe("the address that node 0 listens at", () => {
     expect(await bindAddress(createPlan("train-0.train", { bindsAllAddresses: true }), resolver)).toBe("0.0.0.0");
   });
 
-  it("is looked up again until the name is there", async () => {
+  it("is looked up again until the name can be resolved", async () => {
     const lookup = createLookup([v4], 4);
     expect(await bindAddress(createPlan("train-0.train"), { ...resolver, lookup })).toBe("10.0.0.1");
   });
 
-  it("is looked up until the deadline, or until the job is to end, and that it is missing is reported", async () => {
+  it("is looked up until the deadline or the end of the job, and the failed lookup is reported", async () => {
     const waitingMessages: string[] = [];
     const lookup = createLookup([], Number.POSITIVE_INFINITY);
     const startTime = performance.now();
@@ -73,7 +73,7 @@ describe("the address that node 0 listens at", () => {
   });
 });
 
-it("addresses of IPv6 stand in brackets", () => {
+it("IPv6 addresses are formatted and parsed in brackets", () => {
   for (const [host, port, text] of [
     ["::1", 1, "[::1]:1"],
     ["fe80::1%eth0", 29_400, "[fe80::1%eth0]:29400"],
@@ -126,7 +126,7 @@ describe("a job at an endpoint", () => {
     return nodeOutcomes.map(({ stdout }) => stdout);
   };
 
-  it("of IPv6, in brackets", async () => {
+  it("accepts an IPv6 address in brackets", async () => {
     const endpoint = `[::1]:${lastPort++}`;
     expect(await waitForNodes([startNode(0, endpoint), startNode(1, endpoint)])).toEqual([
       "[0] attempt 0: 0 0 2 1 0 2 ::1\n",
@@ -134,7 +134,7 @@ describe("a job at an endpoint", () => {
     ]);
   });
 
-  it("whose name appears after the launchers have been started", async () => {
+  it("waits until the name can be resolved after the launchers have been started", async () => {
     const [hosts, stub] = [join(testDir(), "hosts"), join(testDir(), "resolver.mjs")];
     writeFileSync(hosts, "");
     writeFileSync(stub, RESOLVER);

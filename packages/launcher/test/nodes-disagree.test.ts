@@ -5,7 +5,7 @@ import { describe, expect, it } from "vitest";
 import { type ProcessOutcome, testDir } from "./harness.ts";
 import { type Env, job, listExitCodes, scriptArgs, waitForOutcomes } from "./nodes.ts";
 
-describe("launchers that disagree end within a second", () => {
+describe("the launchers of a job on several nodes", () => {
   const runMismatchedNodes = async (
     [options0, entry0, env0]: [string[], string[], Env?],
     [options1, entry1, env1]: [string[], string[], Env?],
@@ -27,7 +27,7 @@ describe("launchers that disagree end within a second", () => {
   };
   const threeNodeOptions = ["-N", "3"];
 
-  it("about the entry", async () => {
+  it("end with an error when their entries differ", async () => {
     writeFileSync(join(testDir(), "other.mjs"), "// another program\n");
     const { first, second } = await runMismatchedNodes([[], scriptArgs()], [threeNodeOptions, ["other.mjs"]]);
     expect(second.code).toBe(2);
@@ -37,7 +37,7 @@ describe("launchers that disagree end within a second", () => {
       );
   });
 
-  it("about the arguments, the number of nodes", async () => {
+  it("end with an error when their arguments or numbers of nodes differ", async () => {
     expect(
       (await runMismatchedNodes([[], scriptArgs("a")], [threeNodeOptions, scriptArgs("b")])).first.stderr,
     ).toContain("use the same script and arguments on all nodes");
@@ -47,7 +47,7 @@ describe("launchers that disagree end within a second", () => {
     );
   });
 
-  it("about the node ranks", async () => {
+  it("end with an error when two of them have the same node rank", async () => {
     const node = job();
     const firstNode = node(0, threeNodeOptions, scriptArgs());
     const secondNode = node(1, threeNodeOptions, scriptArgs());
@@ -61,7 +61,7 @@ describe("launchers that disagree end within a second", () => {
       );
   });
 
-  it("about the secret: the one is rejected, the other waits on, and neither shows it", async () => {
+  it("reject a different secret without printing it, and continue to wait", async () => {
     const otherSecret = randomBytes(32).toString("hex");
     const env = { MOSAIC_TOKEN_FILE: undefined, MOSAIC_TOKEN: otherSecret };
     const { first, second } = await runMismatchedNodes([[], scriptArgs()], [threeNodeOptions, scriptArgs(), env]);
@@ -74,7 +74,7 @@ describe("launchers that disagree end within a second", () => {
     expect(first.stderr + second.stderr).not.toContain(otherSecret);
   });
 
-  it("about the job: another one's launcher is rejected, and this one waits on", async () => {
+  it("reject a launcher with a different --rdzv-id, and continue to wait", async () => {
     const { first, second } = await runMismatchedNodes(
       [[], scriptArgs()],
       [[...threeNodeOptions, "--rdzv-id", "x"], scriptArgs()],
@@ -86,7 +86,7 @@ describe("launchers that disagree end within a second", () => {
     expect(first.code).toBe(143);
   });
 
-  it("a node that comes late is rejected, and the job goes on", async () => {
+  it("reject a node that arrives when the job is already running", async () => {
     const node = job();
     const nodes = [0, 1].map((rank) => node(rank, ["-N", "2"], scriptArgs("waits", "9")));
     for (const runningNode of nodes) await runningNode.waitForOutput("waits");
@@ -97,7 +97,7 @@ describe("launchers that disagree end within a second", () => {
     expect(listExitCodes(await waitForOutcomes(nodes))).toEqual([143, 143]);
   });
 
-  it("a signal to a node that waits for others ends those that wait with it", async () => {
+  it("end together when one of them receives a signal while they wait for others", async () => {
     const node = job();
     const nodes = [0, 1].map((rank) => node(rank, threeNodeOptions, scriptArgs()));
     await nodes[1]?.waitForOutput("2/3 nodes; missing n2");
@@ -105,7 +105,7 @@ describe("launchers that disagree end within a second", () => {
     expect(listExitCodes(await waitForOutcomes(nodes))).toEqual([130, 130]);
   });
 
-  it("without a good secret nothing starts", async () => {
+  it("refuse to start without a valid secret or with an endpoint of another host", async () => {
     const node = job();
     const start = async (env: Env): Promise<string> => {
       const { code, stderr } = await node(0, ["-N", "2"], scriptArgs(), { MOSAIC_TOKEN_FILE: undefined, ...env })

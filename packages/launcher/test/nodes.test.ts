@@ -33,7 +33,7 @@ const registration: Registration = {
 const numRepeats = Number(process.env.MOSAIC_TEST_REPEAT ?? 1) - 1;
 
 describe("a job on several nodes", () => {
-  it("numbers the ranks by node, each with as many as it has, whatever the order of the starts", async () => {
+  it("numbers ranks by node in any order of starts, with different numbers of ranks per node", async () => {
     const node = job();
     const nodes = [2, 0, 1].map((rank) => node(rank, ["-N", "3", "-n", String(3 - rank)], scriptArgs()));
     const [thirdOutcome, firstOutcome, secondOutcome] = await waitForOutcomes(nodes);
@@ -51,7 +51,7 @@ describe("a job on several nodes", () => {
     expect(secondOutcome?.stderr).toMatch(/^mosaic-run: joined node 0 at 127\.0\.0\.9:\d+ as node 1 of 3\n$/);
   });
 
-  it("has a control plane over all of them", async () => {
+  it("has a control plane across all nodes", async () => {
     const node = job();
     const options = ["-N", "2", "-n", "2", "--max-restarts", "1", "--restart-backoff", "1ms", "--failure-grace", "5s"];
     const [firstOutcome, secondOutcome] = await waitForOutcomes(
@@ -67,7 +67,7 @@ describe("a job on several nodes", () => {
     { nproc: 1, exiting: 1 },
     { nproc: 1, exiting: 0 },
     { nproc: 2, exiting: 3 },
-  ])("ends the rendezvous of $nproc ranks a node when rank $exiting exits with 0", async ({ nproc, exiting }) => {
+  ])("ends the rendezvous of $nproc ranks per node when rank $exiting exits with 0", async ({ nproc, exiting }) => {
     const node = job();
     const args = [program("exits-early.mjs"), String(exiting), "job", "300"];
     const [firstOutcome, secondOutcome] = await waitForOutcomes(
@@ -81,7 +81,7 @@ describe("a job on several nodes", () => {
     expect(firstOutcome?.ms).toBeLessThan(15_000);
   });
 
-  it("keeps the secret to itself", async () => {
+  it("keeps the secret out of command lines, logs and output", async () => {
     const node = job();
     const nodes = [0, 1].map((rank) =>
       node(rank, ["-N", "2", "--json", "--log-dir", "logs"], scriptArgs("throws", "1"), {
@@ -101,7 +101,7 @@ describe("a job on several nodes", () => {
       expect(text).not.toContain(SECRET);
   });
 
-  it("listens at the endpoint's address alone, and reports who is missing", async () => {
+  it("listens only at the endpoint's address unless --bind-any is set, and reports missing nodes", async () => {
     const node = job();
     const waitingNode = node(0, ["-N", "3", "--rdzv-timeout", "2s"], scriptArgs());
     await waitingNode.waitForOutput("mosaic-run: 1/3 nodes; missing n1, n2\n");
@@ -131,7 +131,7 @@ describe("a job on several nodes", () => {
     ).toEqual([0, 0]);
   });
 
-  it("reports that node 0 is not there", async () => {
+  it("reports that node 0 cannot be reached", async () => {
     const node = job();
     const { code, stderr } = await node(1, ["-N", "2", "--rdzv-timeout", "2s"], scriptArgs()).outcome;
     expect(stderr).toMatch(/mosaic-run: waiting for node 0 at 127\.0\.0\.9:\d+: connect ECONNREFUSED/);
@@ -163,7 +163,7 @@ describe("node 0", () => {
     expect(firstNode.output()).not.toContain("internal error");
   });
 
-  it("compares what launchers must agree in", () => {
+  it("compares the settings that must match on all launchers, and lists missing nodes", () => {
     const describeMismatch = (changes: Partial<Registration>): string =>
       findMismatch({ ...registration, nodeRank: 0, host: "a" }, { ...registration, ...changes })?.message ?? "none";
     expect(describeMismatch({})).toBe("none");
@@ -180,7 +180,7 @@ describe("node 0", () => {
     expect(waitingMessage(new Set([0, 20]), 21)).toBe("2/21 nodes; missing n1, n2, n3, n4, n5, n6, n7, n8 and 11 more");
   });
 
-  it("reads the report of a rank of another node on its own clock, and cuts what is too long", () => {
+  it("converts times in reports of other nodes to its own clock, and truncates long reports", () => {
     const createError = (depth: number): RankError => ({
       ...{ name: "E", message: "m".repeat(60_000), stack: "s".repeat(60_000) },
       ...(depth === 0 ? {} : { cause: createError(depth - 1) }),
@@ -217,11 +217,11 @@ describe("node 0", () => {
   });
 });
 
-describe("a failure on one node", { repeats: numRepeats }, () => {
+describe("a failure, signal or timeout on one node", { repeats: numRepeats }, () => {
   it.each([
     ["0", "node 0"],
     ["3", "node 1"],
-  ])("of rank %s ends all, with its code, and one report", async (rank, where) => {
+  ])("ends all nodes with the exit code of rank %s and one report", async (rank, where) => {
     const node = job();
     const nodes = [0, 1].map((each) => node(each, ["-N", "2", "-n", "2"], scriptArgs("exits", rank)));
     const nodeOutcomes = await waitForOutcomes(nodes);
@@ -235,7 +235,7 @@ describe("a failure on one node", { repeats: numRepeats }, () => {
     );
   });
 
-  it("has the stack of an error on another node, once", async () => {
+  it("is reported once, with the stack of an error on another node", async () => {
     const node = job();
     const nodeOutcomes = await waitForOutcomes(
       [0, 1].map((rank) => node(rank, ["-N", "2", "-n", "2"], scriptArgs("throws", "2"))),
@@ -247,7 +247,7 @@ describe("a failure on one node", { repeats: numRepeats }, () => {
     );
   });
 
-  it("restarts all, under one attempt number, until restarts are used up", async () => {
+  it("restarts all nodes with the same attempt number until no restarts are left", async () => {
     const node = job();
     const options = ["-N", "2", "-n", "1", "--max-restarts", "1", "--restart-backoff", "1ms", "--min-uptime", "0"];
     const successfulOutcomes = await waitForOutcomes(
@@ -262,7 +262,7 @@ describe("a failure on one node", { repeats: numRepeats }, () => {
     expect(failedOutcomes[0]?.stderr.match(/✖ rank 1/g)).toHaveLength(2);
   });
 
-  it.each([0, 1])("SIGTERM to node %i ends all as cancelled", async (signalledRank) => {
+  it.each([0, 1])("ends all nodes as cancelled after SIGTERM to node %i", async (signalledRank) => {
     const node = job();
     const nodes = [0, 1].map((rank) => node(rank, ["-N", "2"], scriptArgs("waits")));
     for (const runningNode of nodes) await runningNode.waitForOutput("waits");
@@ -272,7 +272,7 @@ describe("a failure on one node", { repeats: numRepeats }, () => {
     expect(nodeOutcomes[1 - signalledRank]?.stderr).toContain(`SIGTERM`);
   });
 
-  it("a timeout on one node is one on all", async () => {
+  it("ends all nodes with 124 after a timeout on one of them", async () => {
     const node = job();
     const nodeOutcomes = await waitForOutcomes(
       [0, 1].map((rank) => node(rank, ["-N", "2", ...(rank === 1 ? ["--timeout", "1s"] : [])], scriptArgs("waits"))),
@@ -291,7 +291,7 @@ async function expectNoProcesses(): Promise<void> {
   );
 }
 
-describe("a node is lost", { repeats: numRepeats }, () => {
+describe("the loss of a node", { repeats: numRepeats }, () => {
   const startNodes = async (count: number, options: readonly string[] = []): Promise<RunningProcess[]> => {
     const node = job();
     const nodes = Array.from({ length: count }, (_, rank) =>
@@ -301,7 +301,7 @@ describe("a node is lost", { repeats: numRepeats }, () => {
     return nodes;
   };
 
-  it("its launcher is killed: all end with 75, and none of its processes is left", async () => {
+  it("ends the other nodes with 75 when a launcher is killed, which leaves no processes", async () => {
     const nodes = await startNodes(3);
     const startTime = performance.now();
     process.kill(nodes[1]?.pid ?? 0, "SIGKILL");
@@ -312,7 +312,7 @@ describe("a node is lost", { repeats: numRepeats }, () => {
     await expectNoProcesses();
   });
 
-  it("node 0 is killed: the others end with 75", async () => {
+  it("ends the other nodes with 75 when node 0 is killed", async () => {
     const nodes = await startNodes(2);
     process.kill(nodes[0]?.pid ?? 0, "SIGKILL");
     const [, secondOutcome] = await waitForOutcomes(nodes);
@@ -321,7 +321,7 @@ describe("a node is lost", { repeats: numRepeats }, () => {
     await expectNoProcesses();
   });
 
-  it("a launcher that is stopped is lost after 3 s, and ends when it goes on", async () => {
+  it("is detected by missing heartbeats of a stopped launcher, which ends when it is continued", async () => {
     const nodes = await startNodes(2);
     const startTime = performance.now();
     process.kill(nodes[1]?.pid ?? 0, "SIGSTOP");
@@ -334,7 +334,7 @@ describe("a node is lost", { repeats: numRepeats }, () => {
     expect((await nodes[1]?.outcome)?.code).toBe(75);
   });
 
-  it("and comes back within the restarts: the job goes on with all", async () => {
+  it("is followed by a restart with all nodes when its launcher is started again", async () => {
     const node = job();
     const options = ["-N", "2", "--max-restarts", "2", "--restart-backoff", "1ms"];
     const firstNode = node(0, options, scriptArgs("waits"));
@@ -348,7 +348,7 @@ describe("a node is lost", { repeats: numRepeats }, () => {
     expect(restartedNode.output()).toContain("attempt 1: 1 0 2 1 1 2");
   });
 
-  it("with MIN:MAX nodes the job goes on with those that are left, and takes others in at a restart", async () => {
+  it("restarts the job on the remaining nodes of MIN:MAX, and a new node joins at the next restart", async () => {
     const node = job();
     const options = ["-N", "2:3", "--last-call", "1500ms", "--max-restarts", "2", "--restart-backoff", "1ms"];
     const nodes = [0, 1, 2].map((rank) => node(rank, options, scriptArgs("waits", "-1", "0,1")));
@@ -374,7 +374,7 @@ describe("a node is lost", { repeats: numRepeats }, () => {
   });
 });
 
-it("two nodes that share a log directory log into one", async () => {
+it("two nodes with a shared log directory write to the same run directory", async () => {
   const node = job();
   await waitForOutcomes([0, 1].map((rank) => node(rank, ["-N", "2", "--log-dir", "logs"], scriptArgs())));
   const [run = "", ...rest] = readdirSync(join(testDir(), "logs"));

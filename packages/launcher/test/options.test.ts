@@ -24,18 +24,18 @@ describe("a command line", () => {
     [["--nproc-per-node=4", "a.js"], "4"],
     [["--nproc_per_node=4", "a.js"], "4"],
     [["-n", "2", "--nproc-per-node", "4", "a.js"], "4"],
-  ])("%j", (argv, expected) => {
+  ])("sets --nproc-per-node by %j", (argv, expected) => {
     const { options, entry, args } = parseCommandLine(argv);
     expect(options.get("nproc-per-node")).toBe(expected);
     expect({ entry, args }).toEqual({ entry: "a.js", args: [] });
   });
 
-  it("switches flags on and off, and gathers lists", () => {
+  it("switches flags on and off, and collects repeated options", () => {
     const { options } = parseCommandLine(["--json", "--no-json", "--no-color", "--env=A=1", "--env", "B=x=y", "e.js"]);
     expect(Object.fromEntries(options)).toEqual({ json: false, color: "never", env: ["A=1", "B=x=y"] });
   });
 
-  it("ends at the first positional, or at --; what follows is the script's, whatever it looks like", () => {
+  it("ends at the first positional argument or at --; all following arguments belong to the script", () => {
     const word = fc.oneof(fc.string(), fc.constantFrom("-n", "--json", "--", "-h", "--no-such", "--x=y"));
     fc.assert(
       fc.property(fc.array(word), fc.boolean(), (args, dashes) => {
@@ -70,12 +70,12 @@ describe("a command line", () => {
   });
 });
 
-describe("where a value comes from", () => {
+describe("the source of an option's value", () => {
   const resolveSource = (argv: readonly string[], env: Env, option = "nproc-per-node"): unknown =>
     resolveSources(parseCommandLine(argv).options, env, testDir()).get(option);
   const slurm = { SLURM_JOB_ID: "1", SLURM_GPUS_ON_NODE: "6" };
 
-  it("flag, then MOSAIC_*, then the file, then PET_*, then the scheduler, then the default", () => {
+  it("is the flag, then MOSAIC_*, then the file, then PET_*, then the scheduler, then the default", () => {
     const allVariables = { MOSAIC_NPROC_PER_NODE: "3", PET_NPROC_PER_NODE: "5", ...slurm };
     const { MOSAIC_NPROC_PER_NODE: _, ...noMosaic } = allVariables;
     expect(resolveSource([], {})).toEqual({ value: "auto", source: "default" });
@@ -87,14 +87,14 @@ describe("where a value comes from", () => {
     expect(resolveSource(["-n", "2"], allVariables)).toEqual({ value: "2", source: "--nproc-per-node" });
   });
 
-  it("reads a step's nodes inside a SLURM step, the job's outside", () => {
+  it("is the step's number of nodes inside a SLURM step, and the job's outside", () => {
     const job = { SLURM_JOB_ID: "1", SLURM_JOB_NUM_NODES: "3", SLURM_STEP_NUM_NODES: "1" };
     expect(resolveSource([], job, "nnodes")).toEqual({ value: "3", source: "SLURM_JOB_NUM_NODES" });
     expect(resolveSource([], { ...job, SLURM_STEP_ID: "0" }, "nnodes")).toMatchObject({ value: "1" });
     expect(resolveSource([], { SLURM_JOB_NUM_NODES: "3" }, "nnodes")).toMatchObject({ source: "default" });
   });
 
-  it("reads the ranks of a node from its tasks in a SLURM step, where there are several and no GPU", () => {
+  it("is the number of tasks on the node in a SLURM step with several tasks and no GPUs", () => {
     const step = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0", SLURM_STEP_TASKS_PER_NODE: "3(x2),1" };
     const source = "SLURM_STEP_TASKS_PER_NODE";
     expect(resolveSource([], { ...step, SLURM_NODEID: "1" })).toEqual({ value: "3", source });
@@ -105,7 +105,7 @@ describe("where a value comes from", () => {
       expect(resolveSource([], env)).toMatchObject({ source: "default" });
   });
 
-  it("takes lists, objects and switches from the file, and rejects unknown options", () => {
+  it("can be a file with lists, objects and switches, in which unknown options are rejected", () => {
     const writeConfig = (text: string): void => writeFileSync(join(testDir(), "mosaic.launch.json"), text);
     writeConfig('{ "env": { "A": 1 }, "node_arg": ["--x"], "exec": false, "color": false, "max-restarts": 2 }');
     const { launch, console } = parseArgs([]);
@@ -124,8 +124,8 @@ describe("where a value comes from", () => {
   });
 });
 
-describe("values", () => {
-  it("are typed", () => {
+describe("option values", () => {
+  it("are parsed to their types", () => {
     const timeArgs = ["--grace", "1.5s", "--failure-grace=20ms", "--min-uptime", "2m", "--restart-backoff", "3"];
     expect(parseArgs([...timeArgs, "--timeout", "1h", "-n", "cpu"]).launch).toMatchObject({
       graceMs: 1500,
@@ -173,11 +173,11 @@ describe("values", () => {
     [[], { MOSAIC_LOG_PREFIX: "{rank}{}" }, /--log-prefix: .* received "\{rank\}\{\}" \(from MOSAIC_LOG_PREFIX\)/],
     [["--log-prefix={local-rank}"], {}, /--log-prefix: expected/],
     [["--standalone=perhaps"], {}, /--standalone: expected true or false/],
-  ] as [string[], Env, RegExp][])("rejects %j %j", (argv, env, message) => {
+  ] as [string[], Env, RegExp][])("are rejected if invalid: %j %j", (argv, env, message) => {
     expect(() => parseArgs(argv, env)).toThrow(message);
   });
 
-  it("name the nodes of a job, in torchrun's words", () => {
+  it("specify the nodes of a job with torchrun's option names", () => {
     const twoNodeArgs = ["-N", "2", "--node-rank=1"];
     const parseNodeOptions = (...otherArgs: string[]): unknown => parseArgs([...twoNodeArgs, ...otherArgs]).launch;
     const launch = { nnodes: "2", nodeRank: 1, rdzvEndpoint: "node0:29400", rdzvTimeoutMs: 300_000, bindAny: false };
@@ -193,7 +193,7 @@ describe("values", () => {
     expect(parseArgs(["-N", "1:4", "--node-rank=3", "--rdzv-endpoint=a"]).launch).toMatchObject({ nnodes: "1:4" });
   });
 
-  it("name the nodes of a SLURM step", () => {
+  it("include the nodes of a SLURM step, read from its variables", () => {
     const step = { SLURM_JOB_ID: "7", SLURM_STEP_ID: "0", SLURM_STEP_NUM_NODES: "3", SLURM_NODEID: "2" };
     const nodeListEnv = { SLURM_STEP_NODELIST: "gpu[007-009,12],x1" };
     const launch = { nnodes: "3", nodeRank: 2, rdzvEndpoint: "gpu007:29400" };
@@ -213,7 +213,7 @@ describe("values", () => {
       expect(firstHost(hosts)).toBe(first);
   });
 
-  it("the message for a batch script has the srun line of this job", () => {
+  it("are rejected in a SLURM batch script with a message that contains the job's srun command", () => {
     const batch = { SLURM_JOB_ID: "7", SLURM_JOB_NUM_NODES: "3" };
     const argv = ["-n", "2", "train.ts", "it's"];
     const parseBatchSettings = (): unknown =>
@@ -246,11 +246,11 @@ describe("values", () => {
       { SLURM_JOB_ID: "7", SLURM_JOB_NUM_NODES: "3" },
       /batch script of a job with 3 nodes \(SLURM_JOB_NUM_NODES\).*; start the launcher on each node with srun --ntasks-per-node=1/,
     ],
-  ] as [string[], Env, RegExp][])("rejects nodes: %j %j", (argv, env, message) => {
+  ] as [string[], Env, RegExp][])("are rejected for invalid nodes: %j %j", (argv, env, message) => {
     expect(() => parseArgs(argv, env)).toThrow(message);
   });
 
-  it("accepts torchrun's words for one node", () => {
+  it("include torchrun's options for one node", () => {
     const oneNodeArgs = [
       "--nnodes=1:1",
       "--node-rank=0",
@@ -270,7 +270,7 @@ describe("values", () => {
     expect(parseArgs(named).launch).toMatchObject({ masterPort: 29_400 });
   });
 
-  it("name ranks", () => {
+  it("select ranks by lists, ranges, all or none", () => {
     expect([...parseRanks("0,2-3", 4)]).toEqual([0, 2, 3]);
     expect([...parseRanks(undefined, 8)]).toHaveLength(8);
     expect([...parseRanks(undefined, 9)]).toEqual([0]);
@@ -281,8 +281,8 @@ describe("values", () => {
   });
 });
 
-describe("the nearest name", () => {
-  it("is a metric that counts swaps of neighbours once", () => {
+describe("the closest match", () => {
+  it("uses a metric that counts a swap of adjacent letters as one edit", () => {
     expect(editDistance("lgo-dir", "log-dir")).toBe(1);
     expect(editDistance("", "abc")).toBe(3);
     const word = fc.string({ maxLength: 8 });
@@ -295,7 +295,7 @@ describe("the nearest name", () => {
     );
   });
 
-  it("is found for every option with a letter lost, doubled or swapped", () => {
+  it("is found for every option with a missing or doubled letter", () => {
     const names = OPTIONS.map(({ name }) => name);
     for (const name of names.filter(({ length }) => length > 4)) {
       const splitIndex = Math.floor(name.length / 2);
@@ -305,7 +305,7 @@ describe("the nearest name", () => {
   });
 });
 
-it("the README has a row for every option that is written by hand", () => {
+it("the README has a row for every option except --agent-stdin", () => {
   const readme = readFileSync(join(import.meta.dirname, "../README.md"), "utf8");
   const table = readme.slice(readme.indexOf("## Options"), readme.indexOf("## Watching a job"));
   // --agent-stdin is passed only by --hosts.

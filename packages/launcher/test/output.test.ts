@@ -28,7 +28,7 @@ describe("lines", () => {
     expect(formatLines("10%\r")).toEqual(["progress:10%", "line:10%"]);
   });
 
-  it("are the same lines however the bytes are cut, no character broken", () => {
+  it("do not depend on how the bytes are split into chunks, even within characters", () => {
     const text = fc
       .array(fc.constantFrom("a", "é", "😀", "\n", "\r\n"), { maxLength: 40 })
       .map((parts) => parts.join(""));
@@ -45,7 +45,7 @@ describe("lines", () => {
     );
   });
 
-  it("longer than 1 MiB come in pieces of whole characters", () => {
+  it("longer than 1 MiB are split into parts of whole characters", () => {
     const longLine = "é€😀".repeat(250_000);
     const splitPieces = splitLines([Buffer.from(`${longLine}\nshort`)]);
     expect(splitPieces.map(({ kind }) => kind)).toEqual(["part", "part", "line", "line"]);
@@ -60,14 +60,14 @@ describe("lines", () => {
     expect(endlessPieces.map(({ text }) => text.length)).toEqual([1_048_576, 1_048_576, 1_048_576, 8192]);
   });
 
-  it("of many small chunks are joined once", () => {
+  it("of many small chunks are joined in linear time", () => {
     const startTime = performance.now();
     const chunks = Array.from({ length: 500_000 }, () => Buffer.from("x"));
     expect(splitLines([...chunks, Buffer.from("\n")]).map(({ text }) => text.length)).toEqual([500_000]);
     expect(performance.now() - startTime).toBeLessThan(5000);
   });
 
-  it("of 200 000 characters arrive as one line, and longer ones as parts that are marked", async () => {
+  it("of 200 000 characters are printed as one line, and those beyond 1 MiB as marked parts", async () => {
     const script = 'console.log(JSON.stringify({ x: "y".repeat(200_000) })); console.log("z".repeat(1_100_000))';
     const args = ["-n", "1", "--exec", process.execPath, "-e", script];
     const { stdout } = await run(["--log-prefix", "", ...args]);
@@ -86,8 +86,8 @@ describe("lines", () => {
   });
 });
 
-describe("the mark before an uncaught error", () => {
-  it("is taken out wherever chunks end; nothing else is", () => {
+describe("the marker before an uncaught error", () => {
+  it("is removed wherever chunks end, and nothing else is removed", () => {
     const filterChunks = (text: string, cuts: readonly number[]): [string, string | undefined] => {
       const filter = new UncaughtFilter("run-1");
       const bytes = Buffer.from(text);
@@ -134,7 +134,7 @@ describe("the console", () => {
     return String(screen.read() ?? "");
   }
 
-  it("draws the progress of rank 0 under the lines, and of no other", () => {
+  it("shows the progress of rank 0 only, below the lines", () => {
     const events: Partial<LaunchEvent>[] = [
       { kind: "progress", text: "10%" },
       { kind: "progress", text: "99%", rank: 1 },
@@ -156,7 +156,7 @@ describe("the console", () => {
     expect(renderEvents([event], { color: true })).toBe("\u001b[33m[1] \u001b[0mx\n");
   });
 
-  it("skips what a stopped reader would make it keep, and reports so when he goes on", async () => {
+  it("skips lines while the reader is stopped, and reports their number when the reader continues", async () => {
     let text = "";
     let finishWrite: (() => void) | undefined = () => {};
     const slowStream = new Writable({
@@ -180,7 +180,7 @@ describe("the console", () => {
 });
 
 describe("output of ranks", () => {
-  it("keeps stdout and stderr apart, prefixed; a last line without end is shown", async () => {
+  it("keeps stdout and stderr separate, with prefixes, and includes a last line without a line break", async () => {
     const outcome = await run(["-n", "2", program("speak.mjs"), "both"]);
     expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] rank 0 prints", "[1] rank 1 prints"]);
     expect(outcome.stderr.split("\n").toSorted()).toEqual(["", "[0] rank 0 warns", "[1] rank 1 warns"]);
@@ -198,7 +198,7 @@ describe("output of ranks", () => {
     expect((await run(["--console-ranks", "7", program("speak.mjs"), "both"])).code).toBe(2);
   });
 
-  it("is one object a line with --json", async () => {
+  it("is one JSON object per line with --json", async () => {
     const outcome = await run(["-n", "2", "--json", program("speak.mjs"), "both"]);
     const objects = outcome.stdout
       .trim()
@@ -227,12 +227,12 @@ describe("output of ranks", () => {
     expect((await run(["-n1", program("speak.mjs"), "color"])).stdout).toBe("[0] FORCE_COLOR undefined\n");
   });
 
-  it("of a long line arrives whole", async () => {
+  it("of a long line is complete", async () => {
     const { stdout } = await run(["-n1", "--log-prefix=", program("speak.mjs"), "long-line"]);
     expect(stdout.replaceAll("\n", "")).toBe("é".repeat(100_000));
   });
 
-  it("never makes a rank wait for a reader that has stopped, nor ends the job when he leaves", async () => {
+  it("neither blocks ranks when the reader stops nor ends the job when the reader closes the stream", async () => {
     const env = { TEST_INDEX: INDEX };
     const job = mosaicRun(["-n", "2", "--log-dir", "logs", program("speak.mjs"), "endless"], { env });
     job.child.stdout?.pause();

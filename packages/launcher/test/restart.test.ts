@@ -7,8 +7,8 @@ const env = { TEST_INDEX: INDEX };
 const job = (options: readonly string[], args: readonly string[]): Promise<ProcessOutcome> =>
   run(["-n", "2", "--restart-backoff", "1ms", ...options, program("restart.mjs"), ...args], { env });
 
-describe("a job is restarted", () => {
-  it("with a new attempt number and an empty store, until it succeeds", async () => {
+describe("a job with --max-restarts", () => {
+  it("is restarted with a new attempt number and an empty store until it succeeds", async () => {
     const outcome = await job(["--max-restarts", "3", "--min-uptime", "0"], ["0,1"]);
     expect(outcome.code).toBe(0);
     for (const attempt of [0, 1, 2]) {
@@ -23,7 +23,7 @@ describe("a job is restarted", () => {
     expect(outcome.stderr).toContain("restarting all ranks in 0.002 s (attempt 2)");
   });
 
-  it("no more often than allowed", async () => {
+  it("is restarted no more often than allowed", async () => {
     const outcome = await job(["--max-restarts", "1", "--min-uptime", "0", "--log-dir", "logs"], ["0,1,2"]);
     expect(outcome.code).toBe(3);
     expect(outcome.stderr.match(/✖ rank \d/g)).toHaveLength(2);
@@ -32,7 +32,7 @@ describe("a job is restarted", () => {
     expect(readdirSync(join(testDir(), "logs", runId ?? "")).toSorted()).toEqual(["attempt_0", "attempt_1"]);
   });
 
-  it("not after two failures in a row that came too soon", async () => {
+  it("is not restarted after two consecutive failures within --min-uptime", async () => {
     const outcome = await job(["--max-restarts", "5"], ["0,1,2,3"]);
     expect(outcome.stderr.match(/✖ rank \d/g)).toHaveLength(2);
     expect(outcome.stderr).toContain(
@@ -41,14 +41,14 @@ describe("a job is restarted", () => {
     expect(outcome.code).toBe(3);
   });
 
-  it("not when a rank exits with EX_CONFIG", async () => {
+  it("is not restarted when a rank exits with EX_CONFIG", async () => {
     const outcome = await job(["--max-restarts", "5"], ["0,1", "78"]);
     expect(outcome.stderr).toContain("not restarted: exit code 78 (EX_CONFIG) is not retried");
     expect(outcome.stderr.match(/✖ rank \d/g)).toHaveLength(1);
     expect(outcome.code).toBe(78);
   });
 
-  it("not when it is signalled to end while it waits to restart", async () => {
+  it("is not restarted after SIGTERM during the delay before the restart", async () => {
     const options = ["-n", "2", "--restart-backoff", "30s", "--max-restarts", "5", program("restart.mjs"), "0"];
     const waitingJob = mosaicRun(options, { env });
     await waitingJob.waitForOutput("restarting all ranks in 30 s (attempt 1)");

@@ -39,7 +39,7 @@ async function runContract(
 }
 
 describe("the environment of a rank", () => {
-  it("who they are, and meet at the store", async () => {
+  it("identifies rank, job and store, whatever variables are inherited", async () => {
     const inherited = { RANK: "77", WORLD_SIZE: "99", MOSAIC_ATTEMPT: "5", MASTER_ADDR: "elsewhere" };
     const ranks = await runContract(["-n", "3", "--role", "trainer", "--max-restarts", "2"], inherited);
     const { environment: firstEnvironment } = ranks[0] as RankContract;
@@ -74,7 +74,7 @@ describe("the environment of a rank", () => {
     expect(new Set(ranks.map(({ arrived }) => arrived))).toEqual(new Set([1, 2, 3]));
   });
 
-  it("what the user adds; what the launcher promises cannot be overridden", async () => {
+  it("contains the user's variables, which cannot replace those of the launcher", async () => {
     const options = ["-n", "1", "--env", "EXTRA=a b", "--threads=5", "--node-arg=--expose-gc", "--master-port=0"];
     const [rank] = await runContract(options);
     expect(rank?.environment).toMatchObject({ EXTRA: "a b", MOSAIC_THREADS: "5" });
@@ -85,7 +85,7 @@ describe("the environment of a rank", () => {
     expect(refusedOutcome.code).toBe(2);
   });
 
-  it("of a port of the user's choice, and who has it when it is taken", async () => {
+  it("contains the port of --master-port; a port in use is reported with the process that uses it", async () => {
     const job = mosaicRun(["-n", "1", "--json", program("wait.mjs")]);
     await job.waitForOutput("is ready");
     const port = /"store":"127\.0\.0\.1:(\d+)"/.exec(job.output())?.[1] ?? "";
@@ -102,7 +102,7 @@ describe("the environment of a rank", () => {
   });
 });
 
-describe("too many ranks for the open files that the system allows", () => {
+describe("more ranks than the limit on open files allows", () => {
   const spawnShellCode = 'require("node:child_process").spawnSync("sh", process.argv.slice(1), { stdio: "inherit" })';
   const runWithLimit = (ranks: number): Promise<ProcessOutcome> =>
     runNode([
@@ -111,7 +111,7 @@ describe("too many ranks for the open files that the system allows", () => {
     ]).outcome;
 
   // Whether the limit is reached in the launcher or at a rank depends on the files that Node itself has open.
-  it.each([7, 8, 16])("are rejected with what to do: %i", async (ranks) => {
+  it.each([7, 8, 16])("are rejected with a remedy: %i", async (ranks) => {
     const { code, stderr } = await runWithLimit(ranks);
     if (code !== 0)
       expect(stderr).toContain("too many open files; raise the limit (ulimit -n 4096), or start fewer ranks");
@@ -121,13 +121,13 @@ describe("too many ranks for the open files that the system allows", () => {
 });
 
 describe("an entry", () => {
-  it("reads an empty stdin, as the help states, and times without a unit are seconds there", async () => {
+  it("has an empty standard input, which the help states together with the default unit of times", async () => {
     expect(await run(["-n", "1", "--exec", "wc", "-c"])).toMatchObject({ code: 0, stdout: "[0] 0\n" });
     const { stdout } = await run(["--help"]);
     expect(stdout).toContain("a number without a unit is in seconds. The standard input of ranks is empty.");
   });
 
-  it("in TypeScript runs with the project's tsx, and throws where its source states", async () => {
+  it("in TypeScript runs with the project's tsx, and its stack traces have the positions of the source", async () => {
     const outcome = await run(["-n", "2", program("typed.ts")], { cwd: PACKAGE });
     expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] typed rank 0", "[1] typed rank 1"]);
     const failedOutcome = await run(["-n", "1", program("typed.ts"), "throws"], { cwd: PACKAGE });
@@ -135,7 +135,7 @@ describe("an entry", () => {
     expect(failedOutcome.code).toBe(1);
   });
 
-  it("in TypeScript, where there is no tsx and Node is old, is rejected with the fix", async () => {
+  it("in TypeScript is rejected with a remedy if tsx is missing and Node does not strip types", async () => {
     writeFileSync(join(testDir(), "a.ts"), "const a: number = 1;\n");
     const outcome = await run(["a.ts"]);
     const stripsTypes = Boolean((process.features as { typescript?: unknown }).typescript);
@@ -143,7 +143,7 @@ describe("an entry", () => {
     if (!stripsTypes) expect(outcome.stderr).toContain('run "npm install --save-dev tsx"');
   });
 
-  it("may be any program with --exec, whose exit code is the launcher's", async () => {
+  it("can be any program with --exec, whose exit code becomes that of the launcher", async () => {
     const outcome = await run(["-n", "2", "--exec", "sh", "-c", 'echo "rank $RANK of $WORLD_SIZE"']);
     expect(outcome.stdout.split("\n").toSorted()).toEqual(["", "[0] rank 0 of 2", "[1] rank 1 of 2"]);
     expect(outcome.code).toBe(0);
@@ -151,7 +151,7 @@ describe("an entry", () => {
     expect((await run(["-n", "2", "--exec", "sh", "-c", "exit $((3 * RANK))"])).code).toBe(3);
   });
 
-  it("is required, and a wrong option is explained", async () => {
+  it("is required, and an unknown option is rejected with a suggestion", async () => {
     expect(await run([])).toMatchObject({ code: 2, stderr: expect.stringContaining("expected an entry to run") });
     expect(await run(["--nprocs=2", "a.js"])).toMatchObject({
       code: 2,
@@ -159,7 +159,7 @@ describe("an entry", () => {
     });
   });
 
-  it("is not needed for help and version", async () => {
+  it("is not required for help and version", async () => {
     expect(await run(["--help"])).toMatchObject({ code: 0, stdout: expect.stringContaining("-n, --nproc-per-node") });
     expect(await run(["-V"])).toMatchObject({
       code: 0,
@@ -168,8 +168,8 @@ describe("an entry", () => {
   });
 });
 
-describe("a directory that is not there", () => {
-  it("is no bug of the launcher: the working directory, at the start", async () => {
+describe("a missing directory", () => {
+  it("is reported if it is the working directory at the start", async () => {
     mkdirSync(join(testDir(), "gone"));
     const deleteDirectoryCode = 'process.chdir("gone"); require("node:fs").rmdirSync("../gone");';
     const script = `${deleteDirectoryCode} process.exitCode = require("node:child_process").spawnSync(process.execPath, process.argv.slice(1), { stdio: "inherit" }).status`;
@@ -180,7 +180,7 @@ describe("a directory that is not there", () => {
     expect(outcome.code).toBe(2);
   });
 
-  it("is no bug of the launcher: the working directory, before a restart", async () => {
+  it("is reported if it is the working directory at a restart", async () => {
     mkdirSync(join(testDir(), "gone"));
     const options = ["-n1", "--max-restarts=1", "--restart-backoff=1ms", "--exec", "sh", "-c", "rmdir ../gone; exit 1"];
     const outcome = await run(options, { cwd: join(testDir(), "gone") });
@@ -190,7 +190,7 @@ describe("a directory that is not there", () => {
     expect(outcome.code).toBe(126);
   });
 
-  it("is no bug of the launcher: that for temporary files", async () => {
+  it("is reported if it is the directory for temporary files", async () => {
     writeFileSync(join(testDir(), "file"), "");
     const env = { TMPDIR: join(testDir(), "none") };
     const outcome = await run(["-n1", "--log-dir=logs", "--exec", "true"], { env });
@@ -217,7 +217,7 @@ describe("a dry run", () => {
     expect(readdirSync(temporaryDir())).toEqual([]);
   });
 
-  it("is one object with --json, and checks what a run would check", async () => {
+  it("prints one object with --json, and rejects what a run would reject", async () => {
     writeFileSync(join(testDir(), "train.mjs"), "");
     const { stdout } = await run(["--dry-run", "--json", "--master-port=4711", "train.mjs"]);
     const description = JSON.parse(stdout) as { ranks: { MASTER_PORT: string }[]; options: object };
@@ -228,8 +228,8 @@ describe("a dry run", () => {
   });
 });
 
-describe("under srun", () => {
-  it("one launcher of a node starts the ranks, the others leave it to it", async () => {
+describe("the launcher under srun", () => {
+  it("starts the ranks only in the first task on a node", async () => {
     const slurmTaskEnv = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0", SLURM_STEP_NUM_NODES: "1", SLURM_LOCALID: "1" };
     const outcome = await run(["--exec", "sh", "-c", "echo started"], { env: slurmTaskEnv });
     expect(outcome).toMatchObject({ code: 0, stdout: "" });
@@ -242,7 +242,7 @@ describe("under srun", () => {
 });
 
 describe("a job inside a job", () => {
-  it("has ranks, a store and an end of its own", async () => {
+  it("has its own ranks and its own run ID", async () => {
     const innerCli = join(import.meta.dirname, "../dist/cli.js");
     const outcome = await run(["-n", "2", innerCli, "-n", "2", program("contract.mjs")], { env });
     expect(outcome.code).toBe(0);
@@ -250,7 +250,7 @@ describe("a job inside a job", () => {
     expect(new Set(outcome.stdout.match(/"MOSAIC_RUN_ID":"[^"]*"/g)).size).toBe(2);
   });
 
-  it("ends with the outer launcher, however that ends", async () => {
+  it("ends when the outer launcher is killed", async () => {
     const innerCli = join(import.meta.dirname, "../dist/cli.js");
     const job = mosaicRun(["-n", "1", innerCli, "-n", "2", program("wait.mjs")]);
     await job.waitForOutput("is ready", 2);
@@ -269,7 +269,7 @@ describe("a job inside a job", () => {
 });
 
 describe("the library", () => {
-  it("launches, reports events, and resolves to a result; it can be aborted", async () => {
+  it("launches jobs, reports events, resolves to results and can be aborted", async () => {
     const script = join(testDir(), "library.mjs");
     writeFileSync(
       script,

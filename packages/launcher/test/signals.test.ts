@@ -26,18 +26,21 @@ async function startWaiting(mode: string, ...options: string[]): Promise<Running
 }
 
 describe("a signal to the launcher", { repeats: numRepeats }, () => {
-  it.each(["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"] as const)("%s ends the ranks with it", async (signal) => {
-    const job = await startWaiting("simply");
-    job.child.kill(signal);
-    const outcome = await job.outcome;
-    const code = { SIGTERM: 143, SIGINT: 130, SIGHUP: 129, SIGQUIT: 131 }[signal];
-    expect(outcome.stderr).toContain(`mosaic-run: ${signal}: sent ${signal} to ranks 0,1,2`);
-    expect(outcome.stderr).toMatch(new RegExp(`cancelled; logs \\S+ {3}exit code ${code}\n$`));
-    expect(outcome.stderr).not.toContain("✖");
-    expect(outcome.code).toBe(code);
-  });
+  it.each(["SIGTERM", "SIGINT", "SIGHUP", "SIGQUIT"] as const)(
+    "ends the ranks with the same signal: %s",
+    async (signal) => {
+      const job = await startWaiting("simply");
+      job.child.kill(signal);
+      const outcome = await job.outcome;
+      const code = { SIGTERM: 143, SIGINT: 130, SIGHUP: 129, SIGQUIT: 131 }[signal];
+      expect(outcome.stderr).toContain(`mosaic-run: ${signal}: sent ${signal} to ranks 0,1,2`);
+      expect(outcome.stderr).toMatch(new RegExp(`cancelled; logs \\S+ {3}exit code ${code}\n$`));
+      expect(outcome.stderr).not.toContain("✖");
+      expect(outcome.code).toBe(code);
+    },
+  );
 
-  it("gives every rank its grace: what it prints while it saves is kept", async () => {
+  it("gives every rank the grace period, and its output during that period is kept", async () => {
     const job = await startWaiting("saves-and-ends");
     job.child.kill("SIGTERM");
     const outcome = await job.outcome;
@@ -45,7 +48,7 @@ describe("a signal to the launcher", { repeats: numRepeats }, () => {
     expect(outcome.code).toBe(143);
   });
 
-  it("kills what is left when the grace is over", async () => {
+  it("kills the remaining ranks at the end of the grace period", async () => {
     const job = await startWaiting("stubborn", "--grace", "100ms");
     job.child.kill("SIGTERM");
     const outcome = await job.outcome;
@@ -53,7 +56,7 @@ describe("a signal to the launcher", { repeats: numRepeats }, () => {
     expect(outcome.code).toBe(143);
   });
 
-  it("Ctrl-C twice kills at once", async () => {
+  it("kills the ranks at the second Ctrl-C", async () => {
     const job = await startWaiting("stubborn");
     job.child.kill("SIGINT");
     await job.waitForOutput("SIGINT\n", 3);
@@ -67,7 +70,7 @@ describe("a signal to the launcher", { repeats: numRepeats }, () => {
     ["SIGTERM", "SIGTERM"],
     ["SIGTERM", "SIGHUP"],
     ["SIGINT", "SIGTERM"],
-  ] as const)("%s, and %s later, ends the grace", async (firstSignal, secondSignal) => {
+  ] as const)("ends the grace period when %s is followed by %s", async (firstSignal, secondSignal) => {
     const job = await startWaiting("stubborn");
     job.child.kill(firstSignal);
     await job.waitForOutput(`${firstSignal}\n`, 3);
@@ -79,7 +82,7 @@ describe("a signal to the launcher", { repeats: numRepeats }, () => {
     expect(outcome.ms).toBeLessThan(20_000);
   });
 
-  it("after a timeout ends its grace", async () => {
+  it("ends the grace period that follows a timeout", async () => {
     const job = await startWaiting("stubborn", "--timeout", "2s");
     await job.waitForOutput("SIGTERM\n", 3);
     job.child.kill("SIGTERM");
@@ -88,7 +91,7 @@ describe("a signal to the launcher", { repeats: numRepeats }, () => {
     expect(outcome.code).toBe(124);
   });
 
-  it("sent several times at once counts once; Ctrl-C always counts", async () => {
+  it("is ignored right after another one, unless it is Ctrl-C", async () => {
     const job = await startWaiting("stubborn");
     job.child.kill("SIGTERM");
     await job.waitForOutput("SIGTERM\n", 3);
@@ -101,7 +104,7 @@ describe("a signal to the launcher", { repeats: numRepeats }, () => {
     expect(outcome.code).toBe(143);
   });
 
-  it("SIGUSR2 is passed on and changes nothing else", async () => {
+  it("is forwarded without any other effect if it is SIGUSR2", async () => {
     const job = await startWaiting("checkpoints-on-usr2");
     job.child.kill("SIGUSR2");
     await job.waitForOutput("checkpoint", 3);
@@ -111,7 +114,7 @@ describe("a signal to the launcher", { repeats: numRepeats }, () => {
     expect((await job.outcome).code).toBe(143);
   });
 
-  it("in a SLURM step, a signal that SLURM sends to all processes reaches each rank once", async () => {
+  it("reaches each rank once in a SLURM step if SLURM sends it to all processes", async () => {
     const env = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0" };
     const job = mosaicRun(["-n", "2", program("wait.mjs"), "checkpoints-on-usr2"], { env });
     await job.waitForOutput("is ready", 2);
@@ -131,7 +134,7 @@ describe("a signal to the launcher", { repeats: numRepeats }, () => {
     expect((await job.outcome).code).toBe(143);
   });
 
-  it("in a SLURM step, SIGTERM during the grace does not end it", async () => {
+  it("does not end the grace period in a SLURM step if it is SIGTERM", async () => {
     const env = { SLURM_JOB_ID: "1", SLURM_STEP_ID: "0" };
     const job = mosaicRun(["-n", "1", "--grace=1500ms", program("wait.mjs"), "stubborn"], { env });
     await job.waitForOutput("is ready");
@@ -143,7 +146,7 @@ describe("a signal to the launcher", { repeats: numRepeats }, () => {
     expect(job.output()).not.toContain("during the grace");
   });
 
-  it("ends children of ranks too, in their group and outside it", async () => {
+  it("ends children of ranks in and outside their process group", async () => {
     const job = await startWaiting("has-children");
     await waitUntil(
       () => listLivingProcesses().length === 10,
@@ -154,7 +157,7 @@ describe("a signal to the launcher", { repeats: numRepeats }, () => {
   });
 });
 
-describe("SIGTERM to npm, which signals its shell alone,", () => {
+describe("SIGTERM to npm, which signals only its shell,", () => {
   /** Starts a job as npm runs a command: in a shell that waits for it. */
   function startInShell(env: Readonly<Record<string, string>>): RunningProcess {
     const spawnCode = 'require("node:child_process").spawn("sh", process.argv.slice(1), { stdio: "inherit" })';
@@ -166,7 +169,7 @@ describe("SIGTERM to npm, which signals its shell alone,", () => {
 
   const findShellPid = (job: RunningProcess): number => Number(/shell (\d+)/.exec(job.output())?.[1]);
 
-  it("ends the job, with its grace", async () => {
+  it("ends the job with a grace period for the ranks", async () => {
     const job = startInShell({ npm_config_user_agent: "npm/11.19.1 node/v20" });
     await job.waitForOutput("is ready", 2);
     process.kill(findShellPid(job), "SIGTERM");
@@ -180,7 +183,7 @@ describe("SIGTERM to npm, which signals its shell alone,", () => {
   });
 });
 
-describe("kill -9 of the launcher leaves no process", { repeats: numRepeats }, () => {
+describe("SIGKILL of the launcher", { repeats: numRepeats }, () => {
   /** Returns the pid of the guard, a child of the launcher without the job's mark that runs the guard's script. */
   const listGuardPids = (job: RunningProcess): number[] =>
     listChildren(job.pid).filter((pid) => !listLivingProcesses().includes(pid) && readCommand(pid).includes("trap"));
@@ -201,21 +204,21 @@ describe("kill -9 of the launcher leaves no process", { repeats: numRepeats }, (
     );
   }
 
-  it("of ranks that wait", async () => {
+  it("leaves no process of ranks that wait", async () => {
     const job = await startWaiting("simply");
     expect(listGuardPids(job)).toHaveLength(1);
     await killLauncher(job);
   });
 
-  it("of ranks that ignore every signal they can", async () => {
+  it("leaves no process of ranks that ignore all signals that can be ignored", async () => {
     await killLauncher(await startWaiting("stubborn"));
   });
 
-  it("of ranks whose main thread is blocked", async () => {
+  it("leaves no process of ranks whose main thread is blocked", async () => {
     await killLauncher(await startWaiting("blocked"));
   });
 
-  it("by the ranks' own watch alone: no death signal from the kernel, and the guard is killed first", async () => {
+  it("leaves no process of ranks that watch the launcher themselves, without a death signal or a guard", async () => {
     const job = mosaicRun(["-n", "2", program("wait.mjs"), "blocked"], { env: { PATH: "/nonexistent" } });
     await job.waitForOutput("is ready", 2);
     for (const pid of listGuardPids(job)) process.kill(pid, "SIGKILL");
@@ -227,7 +230,7 @@ describe("kill -9 of the launcher leaves no process", { repeats: numRepeats }, (
     rmSync(join(temporaryDir(), leftDirectory), { recursive: true });
   });
 
-  it("by the guard alone, of a program that clears its environment", async () => {
+  it("leaves no process of a program that clears its environment, which only the guard ends", async () => {
     const job = mosaicRun(["-n", "2", "--exec", "env", "-i", "sh", "-c", "echo $$ is ready; sleep 600; true"]);
     await job.waitForOutput("is ready", 2);
     const pids = [...job.output().matchAll(/(\d+) is ready/g)].map((match) => Number(match[1]));
@@ -240,7 +243,7 @@ describe("kill -9 of the launcher leaves no process", { repeats: numRepeats }, (
     );
   });
 
-  it("of ranks with children, in their group and outside it", async () => {
+  it("leaves no process of ranks with children in and outside their process group", async () => {
     const job = await startWaiting("has-children");
     await waitUntil(
       () => listLivingProcesses().length === 10,
@@ -249,7 +252,7 @@ describe("kill -9 of the launcher leaves no process", { repeats: numRepeats }, (
     await killLauncher(job);
   });
 
-  it("of programs that are not Node", async () => {
+  it("leaves no process of programs other than Node", async () => {
     const job = mosaicRun(["-n", "2", "--exec", "sh", "-c", "sleep 600 & echo $! is ready; wait"]);
     await job.waitForOutput("is ready", 2);
     await killLauncher(job);
@@ -257,12 +260,12 @@ describe("kill -9 of the launcher leaves no process", { repeats: numRepeats }, (
 });
 
 describe("a timeout", () => {
-  it.each(["0", "0s", "0ms", "off"])("of %s is none", async (time) => {
+  it.each(["0", "0s", "0ms", "off"])("of %s is disabled", async (time) => {
     const outcome = await mosaicRun(["-n", "1", "--timeout", time, "--exec", "sleep", "0.1"]).outcome;
     expect(outcome).toMatchObject({ code: 0, stderr: "" });
   });
 
-  it("ends the job with 124", async () => {
+  it("ends the job with exit code 124", async () => {
     const outcome = await mosaicRun(["-n", "2", "--timeout", "300ms", program("wait.mjs")]).outcome;
     expect(outcome.stderr).toContain("timeout of 0.3 s: sent SIGTERM to ranks 0,1");
     expect(outcome.code).toBe(124);

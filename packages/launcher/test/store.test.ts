@@ -54,7 +54,7 @@ describe("store", () => {
     expect(await store.get("k")).toBeUndefined();
   });
 
-  it("counts with add, and every caller gets a number of its own", async () => {
+  it("adds to counters, and returns a different number to each caller", async () => {
     const stores = await Promise.all(Array.from({ length: 5 }, () => connectClient()));
     const sums = await Promise.all(stores.flatMap((store) => [store.add("n"), store.add("n")]));
     expect(sums.toSorted((a, b) => a - b)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
@@ -64,7 +64,7 @@ describe("store", () => {
     await expect(stores[0]?.add("n")).rejects.toMatchObject({ code: "REQUEST" });
   });
 
-  it("compares and sets: one of many wins, the others learn the value", async () => {
+  it("compares and sets: one of several callers succeeds, and the others receive the current value", async () => {
     const stores = await Promise.all(Array.from({ length: 4 }, () => connectClient()));
     const outcomes = await Promise.all(stores.map((store, i) => store.compareAndSet("leader", undefined, `r${i}`)));
     expect(outcomes.filter(({ swapped }) => swapped)).toHaveLength(1);
@@ -79,7 +79,7 @@ describe("store", () => {
     expect(await stores[0]?.compareAndSet("none", "x", "y")).toEqual({ swapped: false, current: undefined });
   });
 
-  it("waits for keys, and a timeout names those that are missing", async () => {
+  it("waits for keys, and names the missing ones at a timeout", async () => {
     const [a, b] = [await connectClient(), await connectClient()];
     const bothKeysPromise = a.wait(["x", "y", "x"]);
     const valuePromise = a.waitFor("y");
@@ -91,7 +91,7 @@ describe("store", () => {
     await expect(a.waitFor("z", { timeoutMs: 0 })).rejects.toMatchObject({ code: "TIMEOUT" });
   });
 
-  it("holds a barrier until all are there, again and again, and reports who came when it times out", async () => {
+  it("holds repeated barriers until all members arrive, and reports those that did at a timeout", async () => {
     const stores = await Promise.all(Array.from({ length: 3 }, () => connectClient()));
     for (let step = 0; step < 3; step++) await Promise.all(stores.map((store) => store.barrier("b", 3)));
     const earlyArrivals = stores
@@ -104,7 +104,7 @@ describe("store", () => {
     await expect(stores[0]?.barrier("b", 0)).rejects.toMatchObject({ code: "REQUEST" });
   });
 
-  it("withdraws the arrival of a client that left", async () => {
+  it("withdraws the arrival of a client that disconnected", async () => {
     const [a, b, c] = [await connectClient(), await connectClient(), await connectClient()];
     const lostError = a.barrier("b", 2).catch((error: unknown) => error);
     await a.close();
@@ -114,7 +114,7 @@ describe("store", () => {
     await Promise.all([b.barrier("b", 2), c.barrier("b", 2)]);
   });
 
-  it("answers what is ready while something waits on the same connection", async () => {
+  it("replies to other requests while one waits on the same connection", async () => {
     const store = await connectClient();
     const waitPromise = store.waitFor("later");
     await store.set("now", "1");
@@ -123,7 +123,7 @@ describe("store", () => {
     expect(String(await waitPromise)).toBe("2");
   });
 
-  it("waits for ever with an infinite timeout", async () => {
+  it("waits indefinitely with an infinite timeout", async () => {
     const [a, b] = [await connectClient(), await connectClient()];
     vi.useFakeTimers({ toFake: ["setTimeout"] });
     const waitPromise = a.waitFor("later", { timeoutMs: Number.POSITIVE_INFINITY });
@@ -160,7 +160,7 @@ describe("store", () => {
 });
 
 describe("store admission and limits", () => {
-  it("rejects a wrong token, another run, an ended attempt, and a stranger's first frame", async () => {
+  it("rejects a wrong token, run, attempt or first frame", async () => {
     await expect(connectClient({ token: "0".repeat(64) })).rejects.toMatchObject({ code: "AUTH" });
     await expect(connectClient({ token: "" })).rejects.toMatchObject({ code: "AUTH" });
     await expect(connectClient({ runId: "other" })).rejects.toMatchObject({ code: "MISMATCH" });
@@ -169,7 +169,7 @@ describe("store admission and limits", () => {
     expect(await sendRaw(Buffer.from("GET / HTTP/1.1\r\n\r\n"))).toMatch(/exceeds the limit/);
   });
 
-  it("gives every attempt keys of its own and disconnects the last one's ranks", async () => {
+  it("gives every attempt its own keys, and disconnects the ranks of the previous attempt", async () => {
     const oldClient = await connectClient();
     await oldClient.set("k", "old");
     const stuckRequest = oldClient.waitFor("never");
@@ -181,7 +181,7 @@ describe("store admission and limits", () => {
     await expect(connectClient({ attempt: 0 })).rejects.toMatchObject({ code: "MISMATCH" });
   });
 
-  it("holds its limits on keys, values and their number", async () => {
+  it("enforces the limits on the sizes of keys and values and on the number of keys", async () => {
     const store = await connectClient();
     const value = Buffer.alloc(STORE_LIMITS.value, 7);
     await store.set("k".repeat(STORE_LIMITS.key), value);
@@ -199,7 +199,7 @@ describe("store admission and limits", () => {
     await store.set("one more", "");
   });
 
-  it("closes on a frame that is longer than anything it would accept", async () => {
+  it("closes a connection that announces a frame beyond the limits", async () => {
     const hello = encodeFrame({ id: 0, op: "hello", version: 1, run: RUN, attempt: 0, token: server.token });
     const oversizedHeader = Buffer.from([0xff, 0xff, 0xff, 0xff]);
     expect(await sendRaw(Buffer.concat([hello, oversizedHeader]))).toMatch(/"ok":true.*PROTOCOL/s);
@@ -209,7 +209,7 @@ describe("store admission and limits", () => {
     expect(await sendRaw(Buffer.concat([hello, length, header]))).toMatch(/exceeds the limit/);
   });
 
-  it("rejects fields of the wrong type and unknown operations, and goes on", async () => {
+  it("rejects fields of the wrong type and unknown operations, and keeps the connection", async () => {
     const store = await connectClient();
     for (const header of [
       { op: "dance" },
@@ -223,13 +223,13 @@ describe("store admission and limits", () => {
     await store.set("k", "fine");
   });
 
-  it("does not count who was rejected at a barrier", async () => {
+  it("does not count a rejected request as an arrival at a barrier", async () => {
     const store = await connectClient();
     await expect(store.barrier("b", 2, { timeoutMs: -1 })).rejects.toMatchObject({ code: "REQUEST" });
     await expect(store.barrier("b", 2, { timeoutMs: 5 })).rejects.toThrow(/1 of 2 arrived/);
   });
 
-  it("reports that the job may have ended when its token is gone", async () => {
+  it("reports that the job may have ended when its token file is missing", async () => {
     vi.stubEnv("MOSAIC_TOKEN_FILE", "/nowhere/token");
     const refusedConnection = connectStore({ address: server.address, runId: RUN });
     await expect(refusedConnection).rejects.toMatchObject({
@@ -240,8 +240,8 @@ describe("store admission and limits", () => {
   });
 });
 
-describe("frames", () => {
-  it("survive any cut of the byte stream", () => {
+describe("store frames", () => {
+  it("are read from a byte stream that is split at arbitrary positions", () => {
     const frame = fc.record({ key: fc.string(), payload: fc.uint8Array({ maxLength: 200 }) });
     fc.assert(
       fc.property(fc.array(frame, { maxLength: 5 }), fc.array(fc.nat(400), { maxLength: 8 }), (frames, cuts) => {

@@ -51,7 +51,7 @@ function createSample(): WorldSample {
 }
 
 describe("two samples", () => {
-  it("give rates, and the mean time of the interval's steps", () => {
+  it("yield rates and the mean step time of the interval", () => {
     const { ranks, slowestRank } = createSample();
     expect(slowestRank).toBe(1);
     expect(ranks[0]).toMatchObject({
@@ -69,7 +69,7 @@ describe("two samples", () => {
     expect(ranks[2]).toMatchObject({ activity: "exited", steps: null, waitingShare: null });
   });
 
-  it("name no rank where all wait alike, or only one is there", () => {
+  it("yield no slowest rank if all ranks wait equally or only one has a share", () => {
     const findSlowest = (...shares: (number | null)[]): number | null =>
       findSlowestRank(shares.map((waitingShare, rank) => ({ rank, waitingShare })));
     expect(findSlowest(0.5, 0.45, 0.5)).toBeNull();
@@ -82,7 +82,7 @@ describe("two samples", () => {
 describe("the table", () => {
   const style = { color: false, columns: undefined, rows: undefined };
 
-  it("has a row for each rank, and names the slowest below", () => {
+  it("has a row for each rank, and names the slowest rank below", () => {
     expect(formatTable(createSample(), { ...style, columns: 100 })).toEqual([
       "job/local, attempt 0, 3 ranks",
       "RANK  STEP  STEP TIME  WAITING   SENT/s  RECEIVED/s   MEMORY  DEVICE  POSITION",
@@ -93,7 +93,7 @@ describe("the table", () => {
     ]);
   });
 
-  it("fits narrow and low terminals, and has colours where it may", () => {
+  it("fits small terminals, and colours the slowest rank if colours are enabled", () => {
     for (const columns of [20, 60, 80, 120])
       for (const line of formatTable(createSample(), { ...style, columns }))
         expect(line.length).toBeLessThanOrEqual(columns);
@@ -106,17 +106,17 @@ describe("the table", () => {
   });
 });
 
-describe("the job", () => {
+describe("the job to watch", () => {
   const jobs = ["train-12ab", "train-98cd"].map((id) => ({ id, socket: `/run/${id}/agent`, tokenFile: undefined }));
 
-  it("is found by its id, the begin of it, and its log directory", () => {
+  it("is found by its ID, a prefix of the ID or its log directory", () => {
     mkdirSync(join(testDir(), "logs", "train-98cd"), { recursive: true });
     for (const jobText of ["train-98cd", "train-9", join(testDir(), "logs"), join(testDir(), "logs", "train-98cd")])
       expect(findJob(jobText, jobs)).toBe(jobs[1]);
     expect(findJob(undefined, jobs.slice(1))).toBe(jobs[1]);
   });
 
-  it("that is none, or one of several, is an error that lists what runs", () => {
+  it("is rejected with a list of running jobs if it is unknown or ambiguous", () => {
     expect(() => findJob("x", jobs)).toThrow(
       'expected a running job, received "x"; running jobs: train-12ab, train-98cd',
     );
@@ -126,8 +126,8 @@ describe("the job", () => {
   });
 });
 
-describe("the command", () => {
-  it("reads its options before and after the job", () => {
+describe("the mosaic-top command", () => {
+  it("parses options before and after the job, and rejects invalid ones", () => {
     const expected = { job: "ab", intervalMs: 500, once: true, json: true, prometheusPort: 9400, color: "auto" };
     const argv = ["--once", "ab", "--interval=500ms", "--json", "--prometheus", "9400"];
     expect(parseTopSettings(argv, "1.0.0")).toEqual(expected);
@@ -140,7 +140,7 @@ describe("the command", () => {
       expect(() => parseTopSettings(invalidArg, "1.0.0")).toThrow(message);
   });
 
-  it("ends with 2 for a job that does not run, and with 75 where nothing listens", async () => {
+  it("prints its help, and exits with 2 for a job that is not running", async () => {
     const topCli = join(import.meta.dirname, "../dist/top.js");
     expect(await runNode([topCli, "--help"]).outcome).toMatchObject({
       code: 0,
@@ -156,7 +156,7 @@ describe("the command", () => {
 });
 
 describe("an agent", () => {
-  it("shows an observer its worlds, holds it to its frames, and does not count it", async () => {
+  it("reports its worlds to an observer, does not count it as a connection, and rejects its join frames", async () => {
     const path = join(temporaryDir(), "agent");
     await using agent = await Agent.listen({ path, host: "n0" });
     const hello = {

@@ -15,7 +15,7 @@ const parseTraces = (page: string): readonly unknown[] =>
     JSON.parse(text),
   );
 
-test("the traces of all ranks are put into the page that they leave", async () => {
+test("the traces of all ranks are inserted into the page that the ranks write", async () => {
   const tracedArgs = ["-n", "3", "--trace", "traces", program("traced.mjs")];
   const { code, stderr } = await mosaicRun(tracedArgs, { cwd: testDir() }).outcome;
   const page = join(runDirectory(), "index.html");
@@ -26,7 +26,7 @@ test("the traces of all ranks are put into the page that they leave", async () =
   expect(parseTraces(text)).toEqual(["0", "1", "2"].map((rank) => ({ rank, attempt: "0", text: "</script>" })));
 });
 
-test("of several attempts the last one is shown", async () => {
+test("the page shows the traces of the last of several attempts", async () => {
   const restartArgs = ["--max-restarts=1", "--restart-backoff=1ms"];
   const tracedArgs = ["-n", "2", "--trace", "traces", ...restartArgs, program("traced.mjs"), "fails"];
   const { code } = await mosaicRun(tracedArgs, { cwd: testDir() }).outcome;
@@ -36,7 +36,7 @@ test("of several attempts the last one is shown", async () => {
   expect(shownTraces).toEqual(["0", "1"].map((rank) => ({ rank, attempt: "1", text: "</script>" })));
 });
 
-test("ranks that leave no trace, or no page, are named as the reason, and the job is what it was", async () => {
+test("a job whose ranks write no trace or no page reports that there is none", async () => {
   const idleArgs = ["-n", "1", "--trace", "traces", "--exec", "true"];
   const idleOutcome = await mosaicRun(idleArgs, { cwd: testDir() }).outcome;
   expect(idleOutcome.code).toBe(0);
@@ -54,7 +54,7 @@ test("ranks that leave no trace, or no page, are named as the reason, and the jo
   expect(events.at(-2)).toMatchObject({ ranks: 0 });
 });
 
-test("without --trace no rank is to trace itself", async () => {
+test("without --trace, MOSAIC_TRACE_DIR is not set for the ranks", async () => {
   const printArgs = ["-n", "1", "--exec", process.execPath, "-p", "process.env.MOSAIC_TRACE_DIR ?? 'unset'"];
   expect((await mosaicRun(printArgs, { cwd: testDir() }).outcome).stdout).toContain("unset");
 });

@@ -57,7 +57,7 @@ async function catchError(call: () => unknown): Promise<unknown> {
   }
 }
 
-describe("callers without types get the launcher's errors", () => {
+describe("callers without types receive the launcher's errors", () => {
   for (const [name, validValues] of Object.entries(rightValues)) {
     it(`for launch({ ${name} })`, () => {
       for (const value of wrongValues.filter((each) => !validValues.includes(each))) {
@@ -72,7 +72,7 @@ describe("callers without types get the launcher's errors", () => {
     });
   }
 
-  it("for options that are none", async () => {
+  it("for invalid options of launch and start", async () => {
     for (const value of [undefined, ...wrongValues]) {
       await expect(launch(value as LaunchOptions), inspect(value)).rejects.toThrow(UsageError);
     }
@@ -81,7 +81,7 @@ describe("callers without types get the launcher's errors", () => {
     );
   });
 
-  it("for directories and addresses", async () => {
+  it("for invalid directories, addresses, tokens and runs", async () => {
     const calls = [
       (value: never) => createDirectory(typeof value === "string" ? (3 as never) : value),
       (value: never) => connectStore(value),
@@ -99,7 +99,7 @@ describe("callers without types get the launcher's errors", () => {
     }
   });
 
-  it("for 1 000 wrong requests, and the store serves the next", async () => {
+  it("for 1 000 invalid requests, after which the store still replies", async () => {
     await using server = await StoreServer.listen({ runId: "r" });
     const { address, token } = server;
     await using store = await connectStore({ address, token, runId: "r", attempt: 0 });

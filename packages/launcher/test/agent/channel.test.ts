@@ -15,10 +15,10 @@ async function getEndReason(code: string): Promise<string> {
   return reasons[0]!;
 }
 
-test.each(["ECONNRESET", "EPIPE"])("%s: a peer's end, as one that closes its connection", async (code) => {
+test.each(["ECONNRESET", "EPIPE"])("%s is reported as a closed connection", async (code) => {
   expect(await getEndReason(code)).toBe("connection closed");
 });
 
-test("other errors of a connection are reported as they are", async () => {
+test("other errors of a connection are reported with their own messages", async () => {
   expect(await getEndReason("ETIMEDOUT")).toBe("read ETIMEDOUT");
 });

@@ -28,18 +28,21 @@ const toDocumentedJson = (frame: Frame): unknown =>
     }),
   );
 
-describe("the frames of the document", () => {
-  it("show every kind", () => {
+describe("the frames of docs/control-plane.md", () => {
+  it("cover every kind of frame", () => {
     expect(new Set(frames.map(({ json }) => json.kind)).size).toBe(KINDS);
   });
 
-  it.each(frames.map((frame) => [frame.json.kind, frame] as const))("%s is read and written", (_, { json, bytes }) => {
-    const frame = decode(bytes.subarray(4));
-    expect(toDocumentedJson(frame)).toEqual(json);
-    expect(encode(frame).toString("hex")).toBe(bytes.toString("hex"));
-  });
+  it.each(frames.map((frame) => [frame.json.kind, frame] as const))(
+    "decode and encode without changes: %s",
+    (_, { json, bytes }) => {
+      const frame = decode(bytes.subarray(4));
+      expect(toDocumentedJson(frame)).toEqual(json);
+      expect(encode(frame).toString("hex")).toBe(bytes.toString("hex"));
+    },
+  );
 
-  it("survive any cut of the byte stream", () => {
+  it("are read from a byte stream that is split at arbitrary positions", () => {
     const stream = Buffer.concat(frames.map(({ bytes }) => bytes));
     fc.assert(
       fc.property(fc.array(fc.nat(stream.length), { maxLength: 12 }), (cuts) => {
@@ -57,8 +60,8 @@ describe("the frames of the document", () => {
   });
 });
 
-describe("a frame that is none", () => {
-  it("is rejected whatever bytes it has", () => {
+describe("the validation of frames", () => {
+  it("throws only ProtocolError for changed or truncated bytes", () => {
     const frameMutations = fc.tuple(
       fc.constantFrom(...frames),
       fc.nat(),
@@ -80,7 +83,7 @@ describe("a frame that is none", () => {
     );
   });
 
-  it("is rejected before memory is allocated for it", () => {
+  it("rejects invalid lengths, numbers of ranks, trailing bytes and unknown types", () => {
     const cancelJoin = encode({ kind: "cancelJoin", world: 0, ranks: [[0, 1]] }).subarray(4);
     const replaceWord = (offset: number, value: number): Buffer => {
       const copy = Buffer.from(cancelJoin);
@@ -101,14 +104,14 @@ describe("a frame that is none", () => {
     expect(() => endlessReader.next()).toThrow(/expected a frame of 1 to 4096 bytes/);
   });
 
-  it("is not written: long texts are cut", () => {
+  it("truncates long texts when a frame is encoded", () => {
     const frame = decode(encode({ kind: "closed", world: 0, reason: "x".repeat(5000) }).subarray(4));
     expect(frame).toMatchObject({ kind: "closed", reason: "x".repeat(LIMITS.text) });
   });
 });
 
-describe("ranks", () => {
-  it("are runs and back", () => {
+describe("rank ranges", () => {
+  it("expand to the ranks from which they were created", () => {
     fc.assert(
       fc.property(fc.uniqueArray(fc.nat(200)), (ranks) => {
         const sorted = ranks.toSorted((a, b) => a - b);
@@ -118,7 +121,7 @@ describe("ranks", () => {
     );
   });
 
-  it("are united, intersected, subtracted and found as sets are", () => {
+  it("have the union, intersection, difference and membership of sets", () => {
     const ranks = fc.uniqueArray(fc.nat(40));
     fc.assert(
       fc.property(ranks, ranks, fc.nat(41), (a, b, rank) => {
@@ -132,7 +135,7 @@ describe("ranks", () => {
     );
   });
 
-  it("are listed shortly", () => {
+  it("are formatted as a short list", () => {
     expect(formatRankRanges([2])).toBe("rank 2");
     expect(formatRankRanges([5, 2])).toBe("ranks 2, 5");
     expect(formatRankRanges([7, 5, 6])).toBe("ranks 5-7");

@@ -5,7 +5,7 @@ import { describe, expect, it } from "vitest";
 import { program, run, temporaryDir } from "../harness.ts";
 
 describe("the agent in mosaic-run", () => {
-  it("serves a world of its own for each attempt, and reports who is lost", async () => {
+  it("serves a separate world for each attempt, and reports lost ranks", async () => {
     const { code, stdout } = await run(
       ["-n", "3", "--max-restarts", "1", "--restart-backoff", "1ms", "--failure-grace", "5s", program("control.mjs")],
       { env: { MOSAIC_RDZV_ID: undefined } },
@@ -36,13 +36,13 @@ describe("the agent in mosaic-run", () => {
     expect(ms).toBeLessThan(10_000);
   });
 
-  it("lets ranks rendezvous without one that has exited, under a name of their own", async () => {
+  it("lets the remaining ranks rendezvous under a different name after one has exited", async () => {
     const { code, stdout } = await run(["-n", "3", program("exits-early.mjs"), "1", "mine"]);
     expect(stdout.trim().split("\n").toSorted()).toEqual(["[0] complete: 2", "[2] complete: 2"]);
     expect(code).toBe(0);
   });
 
-  it("listens in a private directory, on a path that fits where TMPDIR is long", async () => {
+  it("listens in a private directory, which is below /tmp if TMPDIR is too long", async () => {
     const longTmpdir = `${temporaryDir()}/${"x".repeat(100)}`;
     const printScript =
       'const { statSync } = require("node:fs"); const { MOSAIC_AGENT: a } = process.env; console.log(a, statSync(require("node:path").dirname(a)).mode.toString(8))';

@@ -36,7 +36,7 @@ async function startServer(secret: string): Promise<{ server: TlsServer; refused
 const options = (secret: string): Parameters<typeof connectTls>[1] => ({ secret, protocol: TLS_PROTOCOLS.agent });
 
 describe("TLS with a pre-shared key", () => {
-  it("encrypts with ChaCha20-Poly1305 where both have the secret", async () => {
+  it("encrypts with ChaCha20-Poly1305 when both peers have the secret", async () => {
     const secret = createSecret();
     const { server, refused } = await startServer(secret);
     const socket = await connectTls(server.address, options(secret));
@@ -48,7 +48,7 @@ describe("TLS with a pre-shared key", () => {
     expect(server.handshakes).toBe(0);
   });
 
-  it("rejects a shared secret mismatch, with an error on both sides that has neither", async () => {
+  it("rejects different secrets with an error on both sides that contains neither secret", async () => {
     const [secret, otherSecret] = [createSecret(), createSecret()];
     const { server, refused } = await startServer(secret);
     const error = await connectTls(server.address, options(otherSecret)).catch((reason: unknown) => reason);
@@ -62,7 +62,7 @@ describe("TLS with a pre-shared key", () => {
       for (const hidden of [secret, otherSecret]) expect(text).not.toContain(hidden);
   });
 
-  it("rejects what speaks another protocol, or none", async () => {
+  it("rejects peers that use plain HTTP, TLS with certificates or a protocol that is not served", async () => {
     const secret = createSecret();
     const { server, refused } = await startServer(secret);
     const plainSocket = connect(server.port, "127.0.0.1");
@@ -102,7 +102,7 @@ describe("TLS with a pre-shared key", () => {
     );
   });
 
-  it("carries the control plane between agents, and one with a different secret fails at once", async () => {
+  it("carries the control plane between agents, and refuses an agent with a different secret", async () => {
     const secret = createSecret();
     const directory = mkdtempSync(join(tmpdir(), "tls-"));
     const createAgentOptions = (name: string, network: Network): Parameters<typeof Agent.listen>[0] => ({
@@ -133,7 +133,7 @@ describe("TLS with a pre-shared key", () => {
     rank.destroy();
   });
 
-  it("carries the store", async () => {
+  it("carries the store, and rejects clients with a different secret or run ID", async () => {
     const token = createSecret();
     const server = await TlsServer.listen({ secret: token });
     onTestFinished(() => server.close());
@@ -185,7 +185,7 @@ async function corruptingProxy(port: number): Promise<Server> {
 }
 
 describe(`${HANDSHAKES} corrupted handshakes`, () => {
-  it("are rejected; the server neither ends, nor grows, nor answers", {
+  it("are rejected without a reply, a crash or memory growth of the server", {
     timeout: 120_000 + 60 * HANDSHAKES,
   }, async () => {
     const secret = createSecret();
