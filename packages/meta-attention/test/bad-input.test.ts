@@ -76,7 +76,7 @@ const wrongOptions: readonly (readonly [options: object, message: RegExp])[] = [
 ];
 
 test.each(wrongOptions.map(([options, message]) => [JSON.stringify(options), options, message] as const))(
-  "options %s",
+  "HierarchicalMetaAttention rejects the options %s",
   async (_, options, message) => {
     const error = await captureError((ctx) => new HierarchicalMetaAttention(ctx, { ...sizes, ...options }));
     expect(error).toBeInstanceOf(OptionError);
@@ -84,7 +84,7 @@ test.each(wrongOptions.map(([options, message]) => [JSON.stringify(options), opt
   },
 );
 
-test("what forward is given", async () => {
+test("forward rejects invalid input shapes, options and lists of chosen chunks", async () => {
   const forward = async (shape: number[], options: object = {}, module: Options = {}) =>
     captureError(async (ctx) => {
       using attention = new HierarchicalMetaAttention(ctx, { ...sizes, ...module });
@@ -110,23 +110,20 @@ test.each([
   ["striped", 2],
   ["zigzag", 1],
   ["zigzag", 3],
-] as const)(
-  "chunks that interleave cannot be routed by what was before them: %s, %i on each rank",
-  async (...testCase) => {
-    const [placement, chunksPerRank] = testCase;
-    const error = await captureError(async (ctx) => {
-      using attention = new HierarchicalMetaAttention(ctx, { ...sizes, placement, chunksPerRank, causal: true });
-      using x = randn(ctx, [1, 12, 8]);
-      using _ = await attention.forward(x);
-    });
-    expect(error).toBeInstanceOf(OptionError);
-    expect(String(error)).toMatch(
-      new RegExp(`before the whole chunk.*${placement} with interleaved chunks.*"zigzag" with an even`),
-    );
-  },
-);
+] as const)("causal routing rejects chunks that interleave: %s, %i per rank", async (...testCase) => {
+  const [placement, chunksPerRank] = testCase;
+  const error = await captureError(async (ctx) => {
+    using attention = new HierarchicalMetaAttention(ctx, { ...sizes, placement, chunksPerRank, causal: true });
+    using x = randn(ctx, [1, 12, 8]);
+    using _ = await attention.forward(x);
+  });
+  expect(error).toBeInstanceOf(OptionError);
+  expect(String(error)).toMatch(
+    new RegExp(`before the whole chunk.*${placement} with interleaved chunks.*"zigzag" with an even`),
+  );
+});
 
-test("a mask of another length, or a placement of another", async () => {
+test("forward rejects a mask or a placement for a different sequence length", async () => {
   const forward = (options: Options) =>
     captureError(async (ctx) => {
       using attention = new HierarchicalMetaAttention(ctx, { ...sizes, ...options });
@@ -137,7 +134,7 @@ test("a mask of another length, or a placement of another", async () => {
   expect(String(await forward({ placement: contiguous([3, 4]) }))).toMatch(/2 lengths that sum to 8/);
 });
 
-test("what massLoss is given", async () => {
+test("massLoss rejects an invalid pool and unknown options", async () => {
   const loss = (options: object) =>
     captureError(async (ctx) => {
       using attention = new HierarchicalMetaAttention(ctx, sizes);
@@ -151,7 +148,7 @@ test("what massLoss is given", async () => {
   expect(await loss({ pooling: "mean" })).toBeInstanceOf(OptionError);
 });
 
-test("another dtype", async () => {
+test("forward rejects an input whose dtype differs from the module's", async () => {
   const error = await captureError(async (ctx) => {
     using attention = new HierarchicalMetaAttention(ctx, sizes);
     using x = randn(ctx, [1, 4, 8], { dtype: "bfloat16" });
@@ -161,7 +158,7 @@ test("another dtype", async () => {
   expect(String(error)).toMatch(/to\("float32"\).*dtype: "bfloat16"/);
 });
 
-test("an input that is not finite is reported by every rank before a chunk is sent", async () => {
+test("every rank rejects an input that is not finite on one of them", async () => {
   const error = await captureError(async (ctx) => {
     using attention = new HierarchicalMetaAttention(ctx, sizes);
     using x = full(ctx, [1, 4, 8], ctx.rank === 0 ? Number.NaN : 1);
@@ -171,7 +168,7 @@ test("an input that is not finite is reported by every rank before a chunk is se
   expect(String(error)).toMatch(/NaN.*diverged/);
 });
 
-test("an axis that cannot be attended along", async () => {
+test("MultiAxisHierarchicalAttention rejects an invalid attentionAxis", async () => {
   for (const attentionAxis of [2, -1, 3]) {
     const error = await captureError(async (ctx) => {
       using attention = new MultiAxisHierarchicalAttention(ctx, { ...sizes, attentionAxis });
@@ -184,7 +181,7 @@ test("an axis that cannot be attended along", async () => {
   expect(await captureError(createModule)).toBeInstanceOf(OptionError);
 });
 
-test("the parts", async () => {
+test("ChunkSummaryEncoder and MetaAttention reject invalid options and inputs", async () => {
   expect(await captureError((ctx) => new ChunkSummaryEncoder(ctx, { embedDim: 6 }))).toBeInstanceOf(OptionError);
   expect(await captureError((ctx) => new MetaAttention(ctx, { summaryDim: 6 }))).toBeInstanceOf(OptionError);
   const emptyError = await captureError(async (ctx) => {

@@ -38,7 +38,7 @@ test.each([
   { dtype: "bfloat16", combine: "soft" },
   { dtype: "float16", combine: "exact", useCheckpoint: true },
   { dtype: "float16", combine: "soft" },
-] as const)("%j: three ranks make at most twice the error of one", async (options) => {
+] as const)("%j: the error on three ranks is at most twice that on one rank", async (options) => {
   const { dtype } = options;
   const trial = createTrial(3, options);
   const [oneRankResults, threeRankResults] = [await runTrial(1, options), await runTrial(3, options)];
@@ -72,7 +72,7 @@ test.each([
   checkMeasurements("HierarchicalMetaAttention", [{ trial: JSON.stringify(options), lse: 3, results }]);
 });
 
-test("projections have the input's dtype, and so has the result; the router stays float32", async () => {
+test("projections and outputs have the dtype of the module, and the router's values are float32", async () => {
   await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     using module = new HierarchicalMetaAttention(ctx, { ...smallOptions, dtype: "bfloat16" });
     for (const [name, { dtype }] of module.namedParameters()) {

@@ -157,7 +157,7 @@ const worlds: readonly World[] = [
 ];
 
 test.each(worlds)(
-  "all chunks chosen: full attention, forward and backward, within twice the local error: %s",
+  "attention to all chunks equals full attention within twice the local error, forward and backward: %s",
   async (_, ranks, length, worldOptions) => {
     for (const useCheckpoint of [false, true]) {
       const trial: Trial = { options: { ...sizes, ...worldOptions, useCheckpoint }, batch: 2, length, seed: 5 };
@@ -173,7 +173,7 @@ test.each(worlds)(
   },
 );
 
-test("positions rotate queries and keys by position, on whichever rank they are", async () => {
+test("rotary embeddings use global positions: 3 ranks compute the same result as one rank", async () => {
   const options = { ...sizes, numKvHeads: 2, causal: true, placement: "zigzag", chunksPerRank: 2 } as const;
   const trial: Trial = { options, batch: 2, length: 41, seed: 8 };
   const shape = [2, 41, 32];
@@ -205,7 +205,7 @@ test("positions rotate queries and keys by position, on whichever rank they are"
   }
 });
 
-test("an open gate lets full attention through", async () => {
+test("a fully open gate returns the same result as no gate", async () => {
   const shape = [1, 24, 32];
   const values = normals(24 * 32, 4);
   const runWithGate = async (gate: boolean) =>
@@ -227,7 +227,7 @@ test("an open gate lets full attention through", async () => {
   }
 });
 
-test("the order of a remote chunk's tokens does not matter", async () => {
+test("the order of the tokens in a remote chunk does not change the output", async () => {
   const length = 40;
   const width = 32;
   const x = normals(length * width, 1);
@@ -249,7 +249,7 @@ test("the order of a remote chunk's tokens does not matter", async () => {
   }
 });
 
-test("causal: a token changes nothing before it, wherever in its chunk it is", async () => {
+test("under a causal mask, a changed token does not change the outputs of earlier tokens", async () => {
   const width = 32;
   const length = 36;
   for (const combine of ["soft", "exact"] as const) {
@@ -282,7 +282,7 @@ test("causal: a token changes nothing before it, wherever in its chunk it is", a
   }
 });
 
-test("chunks decide, not ranks: 1 rank of 4, 2 of 2 and 4 of 1 compute the same", async () => {
+test("the same four chunks on 1, 2 or 4 ranks give the same output and gradients", async () => {
   const runOnRanks = async (ranks: number) => {
     const options = { ...sizes, gate: true, combine: "soft", topK: 2, chunksPerRank: 4 / ranks } as const;
     const trial: Trial = { options, batch: 2, length: 40, seed: 9, losses: [0.1, 0.1, 0.1] };

@@ -162,7 +162,7 @@ const trials: Row[] = [
 ];
 
 test.each(trials.map((row) => [row.name, row] as const))(
-  "%s: as in float64 on one machine",
+  "%s: outputs, gradients and loss match the float64 reference",
   async (_, { ranks, trial: trialOptions }) => {
     const trial = { ...trialOptions, seed: 3 };
     // Memory is filled with NaN, and messages arrive in perturbed order.

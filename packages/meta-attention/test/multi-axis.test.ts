@@ -8,7 +8,7 @@ const sizes = { embedDim: 8, numHeads: 2, summaryDim: 4, metaHeads: 2 } as const
 
 const readArray = async (x: Tensor) => Array.from(await x.read());
 
-test("any axis is what moving it by hand gives, forward, backward and in what is reported", async () => {
+test("attention along an inner axis equals that of a permuted input, in output, gradients and report", async () => {
   await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     const options = { ...sizes, topK: 1, chunksPerRank: 2 };
     const input = () => randn(ctx, [2, 3, 8, 4, 8], { seed: 4, stream: ctx.rank });
@@ -65,7 +65,7 @@ async function expectSameReport({ meta }: MetaResult, { meta: flatMeta }: MetaRe
   );
 }
 
-test("inference: nothing is recorded, and nothing stays behind", async () => {
+test("inference under noGrad requires no gradients and frees all memory that it allocates", async () => {
   await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     using module = new MultiAxisHierarchicalAttention(ctx, { ...sizes, attentionAxis: 1, maxMissedMass: 0.1 });
     using x = randn(ctx, [2, 6, 3, 8]);
@@ -93,7 +93,7 @@ async function train(ctx: Context, module: HierarchicalMetaAttention, x: Tensor)
 }
 
 test.each([{}, { useCheckpoint: true }, { combine: "exact", maxMissedMass: 0.1 }] as const)(
-  "training leaves nothing behind: %j",
+  "training steps do not increase the allocated memory: %j",
   async (options) => {
     await runOnWorld(makeWorld, { size: 3 }, async (ctx) => {
       using module = new HierarchicalMetaAttention(ctx, { ...sizes, ...options });
@@ -108,7 +108,7 @@ test.each([{}, { useCheckpoint: true }, { combine: "exact", maxMissedMass: 0.1 }
   },
 );
 
-test("dp × sp: gradients are the mean over samples of what each alone gives", async () => {
+test("gradients on a dp × sp mesh equal those of one rank, averaged over dp", async () => {
   const shape = [4, 12, 8];
   const values = Float64Array.from({ length: 4 * 12 * 8 }, (_, i) => Math.sin(i * i));
   const runOnMesh = (mesh: { dp: number; sp: number }) =>

@@ -5,7 +5,7 @@ import { type ChosenChunks, HierarchicalMetaAttention } from "../src/index.ts";
 
 const tracedNames = ["sendRecv", "wait", "attend", "attendBackward"];
 
-test("chunks travel while the own one is attended, and their gradients while it has its turn", async () => {
+test("chunks are transferred during local attention, and their gradients during the local backward", async () => {
   const chosen: ChosenChunks = [Array.from({ length: 3 }, (_, i) => [(i + 1) % 3])];
   const { contexts } = symbolicWorld({ mesh: { sp: 3 } });
   for (const combine of ["soft", "exact"] as const) {

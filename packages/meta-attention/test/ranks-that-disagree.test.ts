@@ -41,7 +41,7 @@ async function collectErrors(
   });
 }
 
-describe("what differs between ranks is named on both", () => {
+describe("errors of ranks that disagree", () => {
   test.each<readonly [string, readonly [Options, Options], readonly [string, string]]>([
     ["topK", [{ topK: 1 }, { topK: 2 }], ["top 1 of 4 chunks, ", "top 2 of 4 chunks, "]],
     [
@@ -58,7 +58,7 @@ describe("what differs between ranks is named on both", () => {
     ["the placement", [{}, { placement: "striped" }], ["rows 16: 0:8 | 8:16, ", "rows 16: 0:16:2 | 1:17:2, "]],
     ["the scale", [{ scale: 0.5 }, { scale: 0.25 }], ["scale 0.5, ", "scale 0.25, "]],
     ["how it is combined", [{ combine: "exact" }, { combine: "soft" }], [" exact, ", " soft, "]],
-  ])("%s", async (_, [usualInput, oddInput], expectedTexts) => {
+  ])("state both values: %s", async (_, [usualInput, oddInput], expectedTexts) => {
     for (const message of await collectErrors([{ options: usualInput }, { options: oddInput }])) {
       for (const expectedText of expectedTexts) expect(message).toContain(expectedText);
       expect(message).toMatch(/meta\(sp\) routing: .*meta\(sp\) routing: /s);
@@ -66,7 +66,7 @@ describe("what differs between ranks is named on both", () => {
     }
   });
 
-  test("lengths", async () => {
+  test("state both sequence lengths", async () => {
     const call = { sequenceLength: 17 };
     const messages = await collectErrors([{}, { call, options: { placement: contiguous([8, 9]) } }]);
     for (const message of messages) {
@@ -75,7 +75,7 @@ describe("what differs between ranks is named on both", () => {
     }
   });
 
-  test("chunks that the caller chose, where no message shows it", async () => {
+  test("state both lists of chosen chunks if no chunk has to be transferred", async () => {
     for (const message of await collectErrors([
       { call: { chosen: firstChoice } },
       { call: { chosen: secondChoice } },
@@ -85,7 +85,7 @@ describe("what differs between ranks is named on both", () => {
     }
   });
 
-  test("a backward that one rank leaves out, at close as well", async () => {
+  test("name a backward that only one rank runs", async () => {
     const callMetaAttention: Call = async (ctx) => {
       using module = new HierarchicalMetaAttention(ctx, { ...sizes, certificate: false });
       using x = randn(ctx, [1, 8, 8]);
@@ -98,7 +98,7 @@ describe("what differs between ranks is named on both", () => {
     for (const message of messages) expect(message).toMatch(/meta\(sp\) backward of chunks \[1\] \[0\] \[3\] \[2\]/);
   });
 
-  test("ranks that only close", async () => {
+  test("are thrown on close at the latest", async () => {
     const contexts = await makeWorld(2, { wrapDevice: (device) => device });
     const outcomes = await Promise.allSettled(
       contexts.map(async (ctx, rank) => {
@@ -117,7 +117,7 @@ describe("what differs between ranks is named on both", () => {
   });
 });
 
-test("ranks that agree on masks and chunks made anew do not fail", async () => {
+test("equal masks and chunk lists that every rank creates anew cause no mismatch error", async () => {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device });
   await Promise.all(
     contexts.map(async (ctx) => {

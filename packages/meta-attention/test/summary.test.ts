@@ -20,7 +20,7 @@ function referenceStatistics(weights: readonly number[]): number[] {
   return [Math.max(...weights), differences / (2 * n * sum), topWeights.reduce((a, b) => a + b, 0)];
 }
 
-test("order statistics are linear in the weights, given their order", () => {
+test("order coefficients give the maximum, the Gini coefficient and the top-5 mass of the weights", () => {
   const weights = fc.array(
     fc.oneof(fc.double({ min: 1e-30, max: 1, noNaN: true }), fc.constant(0), fc.constant(0.25)),
     {
@@ -45,7 +45,7 @@ test("order statistics are linear in the weights, given their order", () => {
   );
 });
 
-test("more tokens than places fit into a number", () => {
+test("orderCoefficients supports more than 2²¹ tokens", () => {
   const n = 2 ** 21 + 3;
   const weights = new Float32Array(n).fill(2 ** -22);
   weights[12345] = 0.5;
@@ -54,7 +54,7 @@ test("more tokens than places fit into a number", () => {
   expect(coefficients[0]).toBe(0);
 });
 
-test("a summary does not depend on the order of the tokens, and distinguishes them", async () => {
+test("a summary depends on the tokens but not on their order", async () => {
   await runOnSingleRank(async (ctx) => {
     using encoder = new ChunkSummaryEncoder(ctx, { embedDim: 8, summaryDim: 6, numHeads: 2 });
     const rows = Array.from({ length: 12 }, (_, i) => Array.from({ length: 8 }, (_, e) => Math.sin(3 * i + e * e)));
@@ -72,7 +72,7 @@ test("a summary does not depend on the order of the tokens, and distinguishes th
   });
 });
 
-test("routing is a distribution over the others, over those before if causal, and nowhere for the first", async () => {
+test("routing is a distribution over the other chunks, or over the earlier ones if causal", async () => {
   await runOnSingleRank(async (ctx) => {
     using summaries = randn(ctx, [2, 5, 8]);
     for (const causal of [false, true]) {
@@ -90,7 +90,7 @@ test("routing is a distribution over the others, over those before if causal, an
   });
 });
 
-test("waiting does not change what is recorded", async () => {
+test("a forward under noGrad does not affect a concurrent forward that records gradients", async () => {
   await runOnSingleRank(async (ctx) => {
     using encoder = new ChunkSummaryEncoder(ctx, { embedDim: 8, numHeads: 2 });
     using x = randn(ctx, [1, 6, 8]);

@@ -70,7 +70,7 @@ const cases: readonly {
 ];
 
 test.each(cases.map((each) => [JSON.stringify(each), each] as const))(
-  "bytes are one gather of summaries and the chosen chunks, both ways: %s",
+  "traffic is one gather of summaries and the chosen chunks, forward and backward: %s",
   async (_, { ranks, batch, length, options }) => {
     const results = await runOnWorld(makeWorld, { size: ranks }, (ctx) =>
       countTraffic(ctx, { options: { ...sizes, ...options }, batch, length }),
@@ -106,7 +106,7 @@ test.each(cases.map((each) => [JSON.stringify(each), each] as const))(
   },
 );
 
-test("what a ring would move is what the ring counts", async () => {
+test("bytesMoved.ring equals the closed form of the ring's traffic", async () => {
   const [ranks, length] = [5, 43];
   const mesh = { sp: ranks };
   const optionSets: Partial<HierarchicalMetaAttentionOptions>[] = [
@@ -132,7 +132,7 @@ test("what a ring would move is what the ring counts", async () => {
   }
 });
 
-test("64 ranks, two chunks each: under 5 % of what a ring moves, by the transport's count", async () => {
+test("64 ranks that choose two chunks each send less than 5 % of a ring's bytes", async () => {
   const results = await runOnWorld(makeWorld, { size: 64 }, (ctx) =>
     countTraffic(ctx, { options: { ...sizes, topK: 2, combine: "exact" }, batch: 1, length: 64 * 64 }),
   );
@@ -145,7 +145,7 @@ test("64 ranks, two chunks each: under 5 % of what a ring moves, by the transpor
   }
 });
 
-test("on symbolic ranks, with the choice given, the same bytes without a value", async () => {
+test("a dry run on symbolic ranks with given chunks sends the bytes that it reports", async () => {
   const { contexts } = symbolicWorld({ mesh: { sp: 64 } });
   const batch = 2;
   const rows = 1024;

@@ -37,7 +37,7 @@ async function runForwardCalls(
   return results[0]!;
 }
 
-test("a warm-up begins with all chunks and ends with topK; outside training there is none", async () => {
+test("a warm-up reduces topK from all chunks to its final value, in training only", async () => {
   const calls = [{}, {}, {}, {}, { step: 1 }, { training: false }, { step: 1000 }];
   const routings = await runForwardCalls(2, { topK: 1, warmupSteps: 3 }, calls);
   expect(routings.map(({ topK }) => topK)).toEqual([7, 5, 3, 1, 5, 1, 1]);
@@ -48,7 +48,7 @@ test("a warm-up begins with all chunks and ends with topK; outside training ther
   );
 });
 
-test("noise is that of the seed and the step, on any number of ranks, and only in training", async () => {
+test("routing noise depends only on the seed and the step, and is applied in training only", async () => {
   const calls = [{ step: 0 }, { step: 1 }, { step: 0 }, { training: false, step: 0 }];
   const noisyRoutings = await runForwardCalls(1, { topK: 2, routingNoise: 2 }, calls);
   const noiselessRoutings = await runForwardCalls(1, { topK: 2 }, calls);
@@ -78,7 +78,7 @@ async function computeRecall(ctx: Context, module: HierarchicalMetaAttention, x:
   return rows.filter((row) => argmaxOther(routing, row) === argmaxOther(mass, row)).length / rows.length;
 }
 
-test("the mass loss teaches the router where attention looks", async () => {
+test("the mass loss trains the router to prefer the chunk with the most attention", async () => {
   await runOnWorld(makeWorld, { size: 1 }, async (ctx) => {
     const options = { ...sizes, topK: "all", combine: "exact", chunksPerRank: 6, scale: 4 } as const;
     using module = new HierarchicalMetaAttention(ctx, options);
@@ -99,7 +99,7 @@ test("the mass loss teaches the router where attention looks", async () => {
   });
 });
 
-test("the load-balance loss is 1 where all chunks are chosen equally often", async () => {
+test("the load-balance loss sums to 1 over ranks if all chunks are chosen equally often", async () => {
   const rankResults = await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     using module = new HierarchicalMetaAttention(ctx, { ...sizes, topK: "all" });
     using x = randn(ctx, [3, 5, 8]);

@@ -37,14 +37,14 @@ const arrangements: readonly Arrangement[] = [
   },
 ];
 
-test.each(arrangements)("$name is proved right for masks and lengths of each sample", ({ backend, mesh }) => {
+test.each(arrangements)("$name is proved correct for masks and lengths per sample", ({ backend, mesh }) => {
   for (const placement of placements) {
     for (const batch of batches)
       expect(prove(record({ backend, mesh, placement, ...batch, ...sizes })).violations).toEqual([]);
   }
 });
 
-test("what is counted is what the closed form states of the union of the samples", () => {
+test("the counted traffic of a ring equals the closed form for the union of the samples", () => {
   const mesh = { sp: 4 };
   const options = { backend: ring(), mesh, ...sizes, lengths: { queries: [20, 30, 0], keys: [20, 30, 0] } };
   const attentionRecord = record({ ...options, mask: masks.causal() });
@@ -61,7 +61,7 @@ test("what is counted is what the closed form states of the union of the samples
   expect(count(attentionRecord).ranks[3]!.forward.sent.bytes).toBe(0);
 });
 
-describe("violations that are planted are found", () => {
+describe("prove", () => {
   /** A ring whose tiles have other sample masks, or none. */
   const createFaultyRing = (
     change: (modifiers: AttentionModifiers) => AttentionModifiers | undefined,
@@ -86,7 +86,7 @@ describe("violations that are planted are found", () => {
     ],
     ["a mask that a sample lacks", ({ sampleMasks = [] }) => ({ sampleMasks: [[], ...sampleMasks.slice(1)] })],
     ["no masks", () => undefined],
-  ])("%s", (_, change) => {
+  ])("reports a tile that is computed with %s", (_, change) => {
     const violations = prove(record({ backend: createFaultyRing(change), ...options })).violations;
     expect(violations.length).toBeGreaterThan(0);
     expect(violations[0]!.message).toContain("rank 1");
@@ -94,7 +94,7 @@ describe("violations that are planted are found", () => {
   });
 });
 
-test("compute is that of the area of all samples", () => {
+test("the predicted time depends on the sum of the mask areas of all samples", () => {
   const call = { backend: local(), mesh: { dp: 1 }, numHeads: 8, headDim: 64, tokens: 8192, batch: 2 };
   const predictSeconds = (...tokens: readonly number[]): number =>
     predict({ ...call, lengths: { queries: tokens, keys: tokens } }, profiles["h100-ib400"]).seconds;
@@ -108,7 +108,7 @@ test("compute is that of the area of all samples", () => {
   expect(oneLongSeconds - bothShortSeconds).toBeCloseTo(bothLongSeconds - oneLongSeconds, 12);
 });
 
-test("classes of ranks are found for batches, too", () => {
+test("equivalence classes of ranks are found for batches with a mask per sample", () => {
   const call = {
     backend: ring(),
     mesh: { sp: 16 },

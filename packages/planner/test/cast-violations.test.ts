@@ -18,7 +18,7 @@ function listViolations(tap: Tap, hosts?: readonly number[]): string[] {
 
 const unmodifiedRanges: Tap = (_, plan, sender, receiver) => plan.ranges(sender, receiver);
 
-test("casts are recorded, counted and proved", () => {
+test("casts are recorded, counted and proved correct", () => {
   const attentionRecord = recordTappedFlex(unmodifiedRanges);
   expect(prove(attentionRecord).violations).toEqual([]);
   const ops = new Set<string>();
@@ -37,7 +37,7 @@ test("casts are recorded, counted and proved", () => {
 const isFaultSite = ({ op, call }: CastSite, sender: number, receiver: number): boolean =>
   op === "groupCast" && call === 0 && sender === 2 && receiver === 3;
 
-test("a range that its sender omits", () => {
+test("prove reports a range that its sender omits", () => {
   const faults = listViolations((site, plan, sender, receiver) => {
     const ranges = plan.ranges(sender, receiver);
     return isFaultSite(site, sender, receiver) && site.rank === 2 ? ranges.slice(1) : ranges;
@@ -49,7 +49,7 @@ test("a range that its sender omits", () => {
   `);
 });
 
-test("a range that all ranks omit", () => {
+test("record throws if all ranks omit a range", () => {
   const proveOmittedRange = (): string[] =>
     listViolations((site, plan, sender, receiver) =>
       isFaultSite(site, sender, receiver) ? [] : plan.ranges(sender, receiver),
@@ -59,7 +59,7 @@ test("a range that all ranks omit", () => {
   );
 });
 
-test("a range that is sent twice: in a second stage again, in place of another", () => {
+test("prove reports a range that is sent again in a second stage in place of another", () => {
   const faults = listViolations((site, plan, sender, receiver) => {
     const ranges = plan.ranges(sender, receiver);
     if (site.op !== "groupCast" || sender !== 1 || receiver !== 3) return ranges;
@@ -80,7 +80,7 @@ test("a range that is sent twice: in a second stage again, in place of another",
   `);
 });
 
-test("a range that goes to one more rank, which does not require it", () => {
+test("prove reports a range that is also sent to a rank that does not require it", () => {
   const faults = listViolations((site, plan, sender, receiver) => {
     const isExtraTransfer =
       site.op === "groupCast" && site.call === 0 && site.rank === 0 && sender === 0 && receiver === 2;
@@ -97,7 +97,7 @@ test("a range that goes to one more rank, which does not require it", () => {
   `);
 });
 
-test("rows that return to another owner", () => {
+test("prove reports gradient rows that are returned to the wrong owner", () => {
   // Some rows that rank 3 received from rank 1 return to rank 2, and vice versa.
   const faults = listViolations((site, plan, sender, receiver) => {
     if (site.op !== "groupReduce" || receiver !== 3) return plan.ranges(sender, receiver);
@@ -119,11 +119,11 @@ const twoHosts = [0, 0, 1, 1];
 const isForwarded = ({ op }: CastSite, sender: number, receiver: number): boolean =>
   op === "groupCast" && sender === 0 && receiver === 3;
 
-test("over hosts: casts are proved", () => {
+test("over hosts: casts are proved correct", () => {
   expect(listViolations(unmodifiedRanges, twoHosts)).toEqual([]);
 });
 
-test("over hosts: rows that a rank does not forward", () => {
+test("over hosts: prove reports rows that a rank does not forward", () => {
   const faults = listViolations(
     (site, plan, sender, receiver) =>
       isForwarded(site, sender, receiver) && site.rank === 2 ? [] : plan.ranges(sender, receiver),
@@ -145,7 +145,7 @@ test("over hosts: rows that a rank does not forward", () => {
   `);
 });
 
-test("over hosts: rows that are sent twice, in place of others", () => {
+test("over hosts: prove reports rows that are sent twice in place of others", () => {
   // Rank 1's rows are sent to rank 3 directly, in two stages; the second stage sends the first rows again.
   const faults = listViolations((site, plan, sender, receiver) => {
     const ranges = plan.ranges(sender, receiver);
@@ -161,7 +161,7 @@ test("over hosts: rows that are sent twice, in place of others", () => {
   `);
 });
 
-test("over hosts: rows that return to another owner", () => {
+test("over hosts: prove reports gradient rows that are returned to the wrong owner", () => {
   // Some rows that rank 3 received from rank 1, on the other host, return to rank 2, and vice versa.
   const faults = listViolations((site, plan, sender, receiver) => {
     if (site.op !== "groupReduce" || receiver !== 3) return plan.ranges(sender, receiver);
@@ -185,11 +185,11 @@ function listManyRankViolations(tap: Tap): string[] {
   return proof.violations.map(({ kind, message }) => `${kind}: ${message}`);
 }
 
-test("among many ranks: casts are proved", () => {
+test("among many ranks: casts are proved correct", () => {
   expect(listManyRankViolations(unmodifiedRanges)).toEqual([]);
 });
 
-test("among many ranks: a range that its sender omits", () => {
+test("among many ranks: prove reports a range that its sender omits", () => {
   const faults = listManyRankViolations((site, plan, sender, receiver) => {
     const ranges = plan.ranges(sender, receiver);
     const isOmitted =
@@ -203,7 +203,7 @@ test("among many ranks: a range that its sender omits", () => {
   `);
 });
 
-test("among many ranks: a range that is sent twice, in place of another", () => {
+test("among many ranks: prove reports a range that is sent twice in place of another", () => {
   // Half of rank 15's rows are sent to rank 3 in each stage.
   const faults = listManyRankViolations((site, plan, sender, receiver) => {
     const ranges = plan.ranges(sender, receiver);
@@ -219,7 +219,7 @@ test("among many ranks: a range that is sent twice, in place of another", () => 
   `);
 });
 
-test("among many ranks: rows that return to another owner", () => {
+test("among many ranks: prove reports gradient rows that are returned to the wrong owner", () => {
   const swappedRanks = new Map([
     [4, 17],
     [17, 4],

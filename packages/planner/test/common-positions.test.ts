@@ -11,7 +11,7 @@ function createRandomInteger(seed: number): (bound: number) => number {
   };
 }
 
-test("common positions are those that both spans have", () => {
+test("commonPositions returns the positions that both spans contain", () => {
   const randomInteger = createRandomInteger(2);
   const randomSpan = (): Span => ({ start: randomInteger(12), length: randomInteger(9), step: 1 + randomInteger(6) });
   for (let trial = 0; trial < 2000; trial++) {

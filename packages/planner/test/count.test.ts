@@ -6,21 +6,24 @@ import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
 import { count, record } from "../src/index.ts";
 
-test.each([1, 2, 4])("a full ring moves (2/g)(p − 1) chunks forward, twice that backward, for g = %d", (g) => {
-  const p = 8;
-  const { ranks, chunk } = count(
-    record({ backend: ring(), mesh: { sp: p }, tokens: 64, numHeads: 4, numKvHeads: 4 / g, headDim: 8 }),
-  );
-  for (const { forward, backward } of ranks) {
-    expect(forward.sent.elements / chunk).toBeCloseTo((2 / g) * (p - 1), 12);
-    // A rank's own share of dK and dV never leaves it, so there is one hop fewer than there are ranks.
-    expect(backward.sent.elements / chunk).toBeCloseTo((4 / g) * (p - 1), 12);
-    expect(forward.received).toEqual(forward.sent);
-    expect(forward.sent.messages).toBe(2 * (p - 1));
-  }
-});
+test.each([1, 2, 4])(
+  "a ring with a full mask sends (2/g)(p − 1) chunks forward and twice as many backward, for g = %d",
+  (g) => {
+    const p = 8;
+    const { ranks, chunk } = count(
+      record({ backend: ring(), mesh: { sp: p }, tokens: 64, numHeads: 4, numKvHeads: 4 / g, headDim: 8 }),
+    );
+    for (const { forward, backward } of ranks) {
+      expect(forward.sent.elements / chunk).toBeCloseTo((2 / g) * (p - 1), 12);
+      // A rank's own share of dK and dV never leaves it, so there is one hop fewer than there are ranks.
+      expect(backward.sent.elements / chunk).toBeCloseTo((4 / g) * (p - 1), 12);
+      expect(forward.received).toEqual(forward.sent);
+      expect(forward.sent.messages).toBe(2 * (p - 1));
+    }
+  },
+);
 
-test("bytes are those of the ring's closed form, for every rank, mask and placement", () => {
+test("the traffic of a ring equals its closed form for every rank, mask and placement", () => {
   const mesh = { sp: 5 };
   const sizes = { tokens: 57, numHeads: 4, numKvHeads: 2, headDim: 8, batch: 2, dtype: "bfloat16" } as const;
   for (const placement of [zigzag(), striped()]) {
@@ -48,7 +51,7 @@ test("bytes are those of the ring's closed form, for every rank, mask and placem
   }
 });
 
-test("a nest of rings is counted by axis", () => {
+test("the traffic of a ring inside a ring is counted by axis", () => {
   const backend = ring({ axis: "node", inner: ring({ axis: "gpu" }) });
   const attentionRecord = record({ backend, mesh: { node: 3, gpu: 2 }, tokens: 36, numHeads: 1, headDim: 4 });
   const { ranks, chunk } = count(attentionRecord);
@@ -59,7 +62,7 @@ test("a nest of rings is counted by axis", () => {
   }
 });
 
-test("256 ranks in tiles of 8 × 32 and 16 × 16 chunks send 85.4 and 89.2 per cent less than a ring of them", () => {
+test("mesh2d on 256 ranks sends 85.4 % less than a ring in tiles of 8 × 32 chunks, and 89.2 % less in 16 × 16", () => {
   const sizes = { mesh: { sp: 256 }, tokens: 4096, numHeads: 2, headDim: 128, dtype: "bfloat16" } as const;
   const [ringRanks, wideRanks, squareRanks] = [
     ring(),
@@ -102,7 +105,7 @@ function runCollectives(ctx: Context): void {
     .wait();
 }
 
-test("what is counted of collectives is what a group counts that it moved", async () => {
+test("the counted traffic of collectives equals the traffic that a real group measures", async () => {
   const ringBackend = ring();
   const attentionRecord = record({
     backend: {

@@ -61,7 +61,7 @@ test.each([
   { cuts: [[], [3]] },
   { cuts: [[3], [3]] },
   { cuts: [[2, 5], [3, 5, 7], [1]] },
-])("messages whose rows are cut at $cuts are added row by row", ({ cuts }) => {
+])("reduceMessages adds messages whose rows are split at $cuts row by row", ({ cuts }) => {
   const messages = cuts.map((each, message) => cutRows(each, 10 * message));
   const expected = Array.from({ length: ROWS }, (_, row) => {
     const tiles = messages.map((parts) => parts.find(({ first, end }) => first <= row && row < end)!.tile);
@@ -70,7 +70,7 @@ test.each([
   expect(new MessageSums().reduce(messages)).toEqual(expected);
 });
 
-test("what one message lacks is unknown, and so are sums of different rows", () => {
+test("reduceMessages omits rows that a message lacks, and rows whose positions differ are unknown", () => {
   const incomplete = cutRows([3], 0).slice(0, 1);
   expect(new MessageSums().reduce([incomplete, cutRows([1], 10)])).toEqual(["100: 0+10", "101: 0+11", "102: 0+11"]);
   const [shiftedPart, rest] = [cutRows([3], 0, 101)[0]!, cutRows([3], 0)[1]!];

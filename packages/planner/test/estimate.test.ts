@@ -16,7 +16,7 @@ const arrangements: readonly (readonly [string, AttentionBackend, Coordinate])[]
 ];
 
 test.each(arrangements)(
-  "%s: where ranks are alike, an estimate comes close to the simulation of all",
+  "%s: the estimate is within 5 % of the simulation of all ranks if their work is equal",
   (_, backend, mesh) => {
     for (const profile of [profiles["h100-ib400"], profiles["a100-ib200"]]) {
       const simulated = predict({ ...call, backend, mesh }, profile, { keep: () => false });
@@ -29,7 +29,7 @@ test.each(arrangements)(
   },
 );
 
-test("it takes the ranks that it is given, and collectives", () => {
+test("estimate accepts a list of ranks and supports collectives", () => {
   const backend = gatheringBackend();
   const estimated = estimate({ ...call, tokens: 4096, backend, mesh: { sp: 4 } }, profiles["h100-ib400"], [1]);
   expect(estimated.seconds).toBeGreaterThan(0);

@@ -49,36 +49,39 @@ function bytesBetweenHosts(call: RecordOptions, hosts: readonly number[]): Recor
   return total;
 }
 
-test.each(hostAssignments)("flex over the hosts %j is right and sends what its closed form states", (...hosts) => {
-  const mesh = { sp: hosts.length };
-  for (const [i, arrangement] of arrangements.entries()) {
-    const options = { ...flexOptions[i % flexOptions.length], hierarchical: true };
-    const call = { mesh, ...arrangement, ...sizes, hosts };
-    const attentionRecord = record({ backend: flex(options), ...call });
-    expect(prove(attentionRecord).violations).toEqual([]);
-    const directTraffic = count(record({ backend: flex({ ...options, hierarchical: false }), ...call })).ranks;
-    for (const [rank, { forward, backward }] of count(attentionRecord).ranks.entries()) {
-      const { at } = attentionRecord.ranks[rank]!;
-      const closedForm = flexTraffic({
-        ...options,
-        ...{ mesh, hosts, ...sizes },
-        call: { at, mask: attentionRecord.slices, queries: attentionRecord.queries, keys: attentionRecord.keys },
-      });
-      for (const [counted, expected, unforwarded] of [
-        [forward, closedForm.forward, directTraffic[rank]!.forward] as const,
-        [backward, closedForm.backward, directTraffic[rank]!.backward] as const,
-      ]) {
-        expect(counted.sent.bytes).toBe(expected.bytesSent);
-        expect(counted.received.bytes).toBe(expected.bytesReceived);
-        expect(counted.sent.messages).toBe(expected.messagesSent);
-        // In both forms, a rank receives exactly the rows that it requires.
-        expect(counted.received.bytes).toBe(unforwarded.received.bytes);
+test.each(hostAssignments)(
+  "flex on the hosts %j is proved correct and its traffic equals the closed form",
+  (...hosts) => {
+    const mesh = { sp: hosts.length };
+    for (const [i, arrangement] of arrangements.entries()) {
+      const options = { ...flexOptions[i % flexOptions.length], hierarchical: true };
+      const call = { mesh, ...arrangement, ...sizes, hosts };
+      const attentionRecord = record({ backend: flex(options), ...call });
+      expect(prove(attentionRecord).violations).toEqual([]);
+      const directTraffic = count(record({ backend: flex({ ...options, hierarchical: false }), ...call })).ranks;
+      for (const [rank, { forward, backward }] of count(attentionRecord).ranks.entries()) {
+        const { at } = attentionRecord.ranks[rank]!;
+        const closedForm = flexTraffic({
+          ...options,
+          ...{ mesh, hosts, ...sizes },
+          call: { at, mask: attentionRecord.slices, queries: attentionRecord.queries, keys: attentionRecord.keys },
+        });
+        for (const [counted, expected, unforwarded] of [
+          [forward, closedForm.forward, directTraffic[rank]!.forward] as const,
+          [backward, closedForm.backward, directTraffic[rank]!.backward] as const,
+        ]) {
+          expect(counted.sent.bytes).toBe(expected.bytesSent);
+          expect(counted.received.bytes).toBe(expected.bytesReceived);
+          expect(counted.sent.messages).toBe(expected.messagesSent);
+          // In both forms, a rank receives exactly the rows that it requires.
+          expect(counted.received.bytes).toBe(unforwarded.received.bytes);
+        }
       }
     }
-  }
-});
+  },
+);
 
-test.each(hostAssignments)("between the hosts %j a row costs once for each host that requires it", (...hosts) => {
+test.each(hostAssignments)("between the hosts %j each row is sent once to each host that requires it", (...hosts) => {
   const elementsPerRow = 2 * sizes.batch * sizes.numKvHeads * sizes.headDim;
   let numReduced = 0;
   for (const [i, arrangement] of arrangements.entries()) {
@@ -97,7 +100,7 @@ test.each(hostAssignments)("between the hosts %j a row costs once for each host 
   expect(numReduced > 5).toBe(doRanksShareHosts);
 });
 
-test("both hops of a stage are under way while the step before it computes", () => {
+test("both hops of a stage are in progress while the previous step computes", () => {
   const attentionRecord = record({
     backend: flex({ stages: 2, hierarchical: true }),
     ...{ mesh: { sp: 4 }, hosts: [0, 0, 1, 1], tokens: 64, numHeads: 2, headDim: 4 },
@@ -116,7 +119,7 @@ test("both hops of a stage are under way while the step before it computes", () 
   );
 });
 
-test("ranks of a class are on hosts of their own, in the same places", () => {
+test("ranks at the same place in hosts of equal size form one equivalence class", () => {
   const call = { backend: flex({ stages: 1, hierarchical: true }), tokens: 64, numHeads: 1, headDim: 4 };
   const attentionRecord = recordRepresentatives({ ...call, mesh: { sp: 8 }, hosts: [0, 0, 1, 1, 2, 2, 3, 3] });
   expect(attentionRecord.ranks.map(({ tape }) => tape.rank)).toEqual([0, 1]);
@@ -126,7 +129,7 @@ test("ranks of a class are on hosts of their own, in the same places", () => {
   expect(unequalRecord.ranks).toHaveLength(8);
 });
 
-test("hosts of another number of ranks are rejected", () => {
+test("record and flexTraffic reject a host list of the wrong length", () => {
   const call = { backend: flex(), mesh: { sp: 3 }, tokens: 9, numHeads: 1, headDim: 4, placement: zigzag() };
   expect(() => record({ ...call, mask: masks.causal(), hosts: [0, 1] })).toThrow(
     /record: hosts: expected an array of 3 hosts, one per rank/,

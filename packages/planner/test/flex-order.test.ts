@@ -24,7 +24,7 @@ function listSteps(options: FlexOptions): string {
   return steps.join(" ");
 }
 
-test("a stage is posted before the one before it computes, gradients return while the next one does", () => {
+test("a stage is posted before the previous one computes, and gradients return while the next one computes", () => {
   // The last gradients return while a second part of the own rows is computed.
   const slowKernels = { flops: 1e6, backwardFlops: 1e6, halfKeys: 0, backwardHalfKeys: 0, launch: 0 };
   expect(listSteps({ stages: 2, cost: { latency: 0, bandwidth: 1e6, ...slowKernels } })).toBe(
@@ -33,12 +33,12 @@ test("a stage is posted before the one before it computes, gradients return whil
   );
 });
 
-test("where the transfers take longer than the own rows, these are not divided", () => {
+test("a rank's own rows are not split if the transfers take longer than their computation", () => {
   expect(listSteps({ stages: 1, cost: { latency: 0, bandwidth: 1e6, flops: 1e15, launch: 0 } })).toBe(
     "forward: post compute wait compute backward: post compute wait compute post wait end:",
   );
 });
 
-test("with no stages everything is computed at once, when all rows are there", () => {
+test("with no stages, everything is computed at once after all rows have arrived", () => {
   expect(listSteps({ stages: 0 })).toBe("forward: post wait compute backward: post wait compute post wait end:");
 });

@@ -73,7 +73,7 @@ const createVisibilityTest =
   (q, k) =>
     slices.some((slice) => isPairVisible(slice, q, k));
 
-test("of every kind of mask, on 1 to 8 ranks", () => {
+test("flex moves exactly the required rows for every kind of mask, on 1 to 8 ranks", () => {
   for (const { kind, ...combination } of pairwise({ kind: Object.keys(maskKinds), ...sizes })) {
     const slices = maskKinds[kind]!;
     const call = { tokens: maskKindsLength, mask: masks.fromSlices([...slices]) };
@@ -83,7 +83,7 @@ test("of every kind of mask, on 1 to 8 ranks", () => {
   }
 });
 
-test("of 200 random lists of slices of all types, queries and keys of different lengths", () => {
+test("flex moves exactly the required rows for 200 random lists of slices, with separate query and key lengths", () => {
   const combinations = pairwise(sizes);
   for (let seed = 0; seed < 200; seed++) {
     const [tokens, keyTokens] = [11 + ((7 * seed) % 29), seed % 3 === 0 ? undefined : 5 + ((11 * seed) % 37)];
@@ -99,7 +99,7 @@ test("of 200 random lists of slices of all types, queries and keys of different 
   }
 });
 
-test("of samples of unequal lengths, each with a mask of its own, padded on either side", () => {
+test("flex moves exactly the required rows for samples with different lengths, masks and padding", () => {
   const nextUniform = uniforms(5);
   const combinations = pairwise({ ...sizes, padding: ["left", "right"], cross: [false, true] });
   for (const { padding, cross, ...combination } of combinations) {

@@ -23,7 +23,7 @@ const cases: readonly (readonly [string, Mask])[] = [
 ];
 
 for (const [name, profile] of Object.entries(profilesByTopology)) {
-  test.each(cases)(`flex chooses stages within 7 % of the best number: %s, ${name}`, (_, mask) => {
+  test.each(cases)(`flex chooses a number of stages whose time is within 7 % of the best: %s, ${name}`, (_, mask) => {
     const placement = dispatch({ mask, length: tokens, ranks, chunkSize: 256 });
     const predictWithStages = (stages: number | undefined) =>
       predict({ ...sizes, mask, placement, backend: flex({ ...(stages !== undefined && { stages }) }) }, profile, {

@@ -5,14 +5,14 @@ import { count, countHostTraffic, record } from "../src/index.ts";
 
 const call = { backend: ring(), mesh: { dp: 2, sp: 3 }, tokens: 37, numHeads: 2, headDim: 8, mask: masks.causal() };
 
-test("with each rank on a host of its own it is what count has of rank 0", () => {
+test("countHostTraffic equals the traffic of rank 0 in count if each rank has its own host", () => {
   const { forward, backward } = count(record(call)).ranks[0]!;
   const [rankTraffic] = countHostTraffic(call, [[0, 1, 2, 3, 4, 5]]);
   expect(rankTraffic).toEqual({ forward: forward.sent.bytes, backward: backward.sent.bytes });
   expect(rankTraffic!.forward).toBeGreaterThan(0);
 });
 
-test("messages within a host count for nothing, nor do those of other hosts", () => {
+test("countHostTraffic ignores messages within a host and those of other hosts", () => {
   expect(
     countHostTraffic(call, [
       [0, 0, 0, 1, 1, 1],
@@ -24,7 +24,7 @@ test("messages within a host count for nothing, nor do those of other hosts", ()
   ]);
 });
 
-test("rejects arrangements of another number of ranks", () => {
+test("countHostTraffic rejects host lists of the wrong length", () => {
   expect(() => countHostTraffic(call, [[0, 1]])).toThrow(
     /countHostTraffic: expected an array of arrays of 6 hosts, one host per rank/,
   );

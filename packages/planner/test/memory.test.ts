@@ -33,7 +33,7 @@ test.each([
   ["ring", ring()],
   ["overlapped mesh2d", mesh2d({ shape: [3, 2], schedule: "overlapped" })],
   ["fused mesh2d", mesh2d({ shape: [3, 2], schedule: "fused" })],
-])("the peak of bytes of a %s is what the CPU's allocator counts", async (_, backend) => {
+])("the proved peak memory of a %s equals that of the CPU's allocator", async (_, backend) => {
   const { violations, peakBytes } = prove(record({ backend, mesh, ...sizes, ...arrangement }));
   expect(violations).toEqual([]);
   const contexts = await world(mesh.sp, { mesh, device: () => cpu({ threads: 1 }) });

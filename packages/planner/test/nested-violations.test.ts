@@ -49,7 +49,7 @@ function findViolations(backend: AttentionBackend, mesh: Readonly<Record<string,
 
 const startsAt = ([span]: readonly Span[], position: number): boolean => span!.start === position;
 
-test("a block of an overlapped tile that is computed twice is found where its sums come home", () => {
+test("prove reports a block of an overlapped tile that is computed twice at the rank that owns its queries", () => {
   // Rank 1 of 2 × 3 works on the queries of ranks 0 to 2 and the keys of 1 and 4.
   const inner = faultyInner(({ rank, isBackward: backward, q, k }) =>
     !backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 2 : 1,
@@ -60,7 +60,7 @@ test("a block of an overlapped tile that is computed twice is found where its su
   expect(violations[0]!.message).toContain("(queries 8..11, keys 16..19) duplicates pairs of rank 1, forward, tile");
 });
 
-test("one that is forgotten in backward is missing in three gradients on three ranks", () => {
+test("prove reports a block that backward omits in dq, dk and dv at the ranks that own its rows", () => {
   const inner = faultyInner(({ rank, isBackward: backward, q, k }) =>
     backward && rank === 1 && startsAt(q, 8) && startsAt(k, 16) ? 0 : 1,
   );
@@ -71,7 +71,7 @@ test("one that is forgotten in backward is missing in three gradients on three r
   ]);
 });
 
-test("a fused tile that is forgotten leaves out what it gathered", () => {
+test("prove reports all gathered keys as missing if a fused tile is not computed", () => {
   const inner = faultyInner(({ rank, isBackward: backward }) => (rank === 0 && !backward ? 0 : 1));
   const violations = findViolations(mesh2d({ shape: [2, 3], schedule: "fused", inner }), { sp: 6 });
   expect(violations.find(({ message }) => message.startsWith("rank 0, out"))!.message).toBe(
@@ -79,7 +79,7 @@ test("a fused tile that is forgotten leaves out what it gathered", () => {
   );
 });
 
-test("of heads shared out and a ring around nodes, the rank and the tile are named", () => {
+test("prove names the rank and the tile of a duplicate in a ring inside ulysses", () => {
   const inner = faultyInner(({ rank, isBackward: backward, k }) => (backward && rank === 3 && startsAt(k, 0) ? 2 : 1));
   const backend = ulysses({ axis: "gpu", inner: ring({ axis: "node", inner }) });
   const violations = findViolations(backend, { node: 3, gpu: 2 });
@@ -91,7 +91,7 @@ test("of heads shared out and a ring around nodes, the rank and the tile are nam
   expect(new Set(violations.map(({ rank }) => rank))).toEqual(new Set([0, 1, 2, 3]));
 });
 
-test("a tile forgotten by one rank of a ring in a ring is missing where its rows are at home", () => {
+test("prove reports a tile that one rank of a ring inside a ring omits at the rank that owns its queries", () => {
   const inner = faultyInner(({ rank, isBackward: backward, k }) => (!backward && rank === 4 && startsAt(k, 4) ? 0 : 1));
   const backend = ring({ axis: "node", inner: ring({ axis: "gpu", inner }) });
   const violations = prove(record({ backend, mesh: { node: 3, gpu: 2 }, ...sizes, mask: masks.causal() })).violations;
@@ -129,7 +129,7 @@ function replaceSendRecv(group: ProcessGroup, sendRecv: ProcessGroup["sendRecv"]
   return Object.create(group, Object.fromEntries(values.map(([key, value]) => [key, { value }]))) as ProcessGroup;
 }
 
-test("a send that the other rank of an overlapped tile never receives is named", () => {
+test("prove reports a send that the other rank of an overlapped tile never receives", () => {
   const backend = interceptGroups(mesh2d(gridOptions), (group, _, ctx) => {
     if (ctx.rank !== 5) return group;
     return replaceSendRecv(group, (transfers, options) =>
@@ -146,7 +146,7 @@ test("a send that the other rank of an overlapped tile never receives is named",
   );
 });
 
-test("ranks of a nest that exchange their keys and queries in different orders wait in a circle", () => {
+test("prove reports a cycle of ranks that all receive before they send in a nested exchange", () => {
   // Each batch is cut in two, and all ranks receive before they send.
   const backend = interceptGroups(ring({ axis: "node", inner: ulysses({ axis: "gpu" }) }), (group, axis) => {
     if (axis !== "gpu") return group;

@@ -27,7 +27,7 @@ function extendRing(
 const listViolations = (backend: AttentionBackend, options: object = {}) =>
   prove(record({ backend, ...sizes, ...options })).violations.map(({ message }) => message);
 
-test("keys exchanged in place, in one batch, are rejected when they are posted", () => {
+test("record rejects keys that are exchanged in place in one batch", () => {
   const inner = local();
   const inPlace: AttentionBackend = {
     ...ringBackend,
@@ -51,27 +51,30 @@ test("keys exchanged in place, in one batch, are rejected when they are posted",
   );
 });
 
-test.each([2, 6])("%i messages to one place, and to places beside one another", (count) => {
-  const createReceiver = (overlap: number) =>
-    extendRing({
-      forward(ctx) {
-        using source = ctx.device.empty([count, 4], "float32");
-        using target = ctx.device.empty([count * 4], "float32");
-        const transfers = Array.from({ length: count }, (_, i) => {
-          const start = i * 4 - (i === count - 1 ? overlap : 0);
-          return [
-            { tensor: source.slice(0, i, i + 1), to: 1 - ctx.rank },
-            { tensor: target.slice(0, start, start + 4), from: 1 - ctx.rank },
-          ] as const;
-        });
-        ctx.world.sendRecv(transfers.flat().toReversed()).wait();
-      },
-    });
-  expect(listViolations(createReceiver(0))).toEqual([]);
-  expect(() => listViolations(createReceiver(1))).toThrow(ShapeError);
-});
+test.each([2, 6])(
+  "record accepts %i messages into adjacent buffers and rejects them into overlapping buffers",
+  (count) => {
+    const createReceiver = (overlap: number) =>
+      extendRing({
+        forward(ctx) {
+          using source = ctx.device.empty([count, 4], "float32");
+          using target = ctx.device.empty([count * 4], "float32");
+          const transfers = Array.from({ length: count }, (_, i) => {
+            const start = i * 4 - (i === count - 1 ? overlap : 0);
+            return [
+              { tensor: source.slice(0, i, i + 1), to: 1 - ctx.rank },
+              { tensor: target.slice(0, start, start + 4), from: 1 - ctx.rank },
+            ] as const;
+          });
+          ctx.world.sendRecv(transfers.flat().toReversed()).wait();
+        },
+      });
+    expect(listViolations(createReceiver(0))).toEqual([]);
+    expect(() => listViolations(createReceiver(1))).toThrow(ShapeError);
+  },
+);
 
-test("collectives in place: where it is defined, and where it is not", () => {
+test("collectives work in place where that is defined, and reject overlapping buffers elsewhere", () => {
   const proveCollective = (post: (ctx: Context, whole: Tensor, share: (rank: number) => Tensor) => void) =>
     listViolations(
       extendRing({
@@ -102,7 +105,7 @@ test.each<[string, (ctx: Context, x: Tensor) => void]>([
   ["broadcast", ({ world }, x) => world.broadcast(x, 0).wait()],
   ["allGather", ({ world, device }, x) => world.allGather(device.empty([8], x.dtype), x).wait()],
   ["allToAll", ({ world, device }, x) => world.allToAll(device.empty([4], x.dtype), x).wait()],
-])("members of an %s must agree on the dtype", (op, post) => {
+])("prove reports members of an %s with different dtypes", (op, post) => {
   const dtypes: readonly DType[] = ["bfloat16", "float16"];
   const backend = extendRing({ forward: (ctx) => post(ctx, ctx.device.empty([4], dtypes[ctx.rank]!)) });
   expect(listViolations(backend)).toEqual([
@@ -110,7 +113,7 @@ test.each<[string, (ctx: Context, x: Tensor) => void]>([
   ]);
 });
 
-test("results that a collective still writes must not be returned", () => {
+test("prove reports results that are returned while a collective still writes them", () => {
   const exchangeTwice = (ctx: Context, result: Tensor): void => {
     using replyBuffer = ctx.device.empty(result.shape, result.dtype);
     const peer = 1 - ctx.rank;
@@ -128,7 +131,7 @@ test("results that a collective still writes must not be returned", () => {
   }
 });
 
-test("what the caller passed stays as it was", () => {
+test("prove reports inputs of the caller that are overwritten", () => {
   const overwriteKeys = (ctx: Context, _: Tensor, k: Tensor): void => ctx.device.kernels.fill(k, 0);
   expect(listViolations(extendRing({ backward: overwriteKeys }))).toEqual([
     "rank 0, k: an input of the caller was overwritten",

@@ -34,18 +34,21 @@ describe.each([
   createArrangement("ring in ring", ring({ axis: "node", inner: ring({ axis: "gpu" }) }), { node: 2, gpu: 3 }),
   createArrangement("more ranks than rows", ring(), { sp: 70 }),
 ])("$name", ({ backend, mesh }) => {
-  test.each([contiguous(), zigzag(), striped()])("is right for every mask, placed $name", (placement) => {
-    for (const mask of someMasks) {
-      expect(prove(record({ backend, mesh, mask, placement, ...sizes })).violations, mask.name).toEqual([]);
-    }
-  });
+  test.each([contiguous(), zigzag(), striped()])(
+    "is proved correct for every mask, with $name placement",
+    (placement) => {
+      for (const mask of someMasks) {
+        expect(prove(record({ backend, mesh, mask, placement, ...sizes })).violations, mask.name).toEqual([]);
+      }
+    },
+  );
 
-  test("is right for keys of another length", () => {
+  test("is proved correct for keys of a different length than the queries", () => {
     expect(prove(record({ backend, mesh, ...sizes, keyTokens: 41 })).violations).toEqual([]);
   });
 });
 
-test("gradients of float32 inputs and head sizes of one are followed too", () => {
+test("prove follows gradients of float32 inputs and of heads of size one", () => {
   const attentionRecord = record({
     backend: ring(),
     mesh: { sp: 4 },
@@ -57,7 +60,7 @@ test("gradients of float32 inputs and head sizes of one are followed too", () =>
   expect(prove(attentionRecord).violations).toEqual([]);
 });
 
-test("states that have seen nothing merge, both of them empty", () => {
+test("prove accepts the merge of two empty states", () => {
   // A block with a visible pair of its two rows, but with none of the rows that are returned to the row's own rank.
   const sizes = { mesh: { sp: 5 }, tokens: 2, keyTokens: 64, numHeads: 3, headDim: 5 };
   const call = { ...sizes, mask: masks.slidingWindow(2), placement: striped() };
@@ -69,7 +72,7 @@ test.each([
   [9, 3, 4],
   [9, 3, 6],
 ])(
-  "%i query heads of %i KV heads, shared out over %i ranks: shares begin within groups",
+  "ulysses with %i query heads and %i KV heads is proved on %i ranks whose shares begin within groups",
   (numHeads, numKvHeads, sp) => {
     const call = { mesh: { sp }, tokens: 17, numHeads, numKvHeads, headDim: 4, batch: 2, mask: masks.causal() };
     expect(prove(record({ backend: ulysses(), ...call })).violations).toEqual([]);
@@ -90,7 +93,7 @@ test.each([
   },
 );
 
-test("collectives are followed as well", () => {
+test("prove follows collectives", () => {
   const sizes = { mesh: { dp: 2, sp: 4 }, tokens: 20, numHeads: 1, headDim: 4 };
   for (const placement of [contiguous(), striped()]) {
     for (const mask of [masks.full(), masks.causal()]) {
@@ -99,7 +102,7 @@ test("collectives are followed as well", () => {
   }
 });
 
-test("the most memory at once is that of inputs, results, and the buffers of a ring", () => {
+test("peakBytes is the size of the inputs, the results and the buffers of a ring", () => {
   const attentionRecord = record({ backend: ring(), mesh: { sp: 4 }, tokens: 64, numHeads: 2, headDim: 16 });
   const shardElements = 16 * 2 * 16;
   const { peakBytes } = prove(attentionRecord);
@@ -109,7 +112,7 @@ test("the most memory at once is that of inputs, results, and the buffers of a r
   expect(peakBytes).toEqual(new Array(4).fill(expectedPeakBytes));
 });
 
-test("a record may be proved again", () => {
+test("proving a record twice gives the same result", () => {
   const attentionRecord = record({ backend: ring(), mesh: { sp: 3 }, ...sizes });
   expect(prove(attentionRecord)).toEqual(prove(attentionRecord));
 });

@@ -29,12 +29,12 @@ test.each<[string, Partial<RecordOptions>]>([
   ["keys that are no number", { keyTokens: Number.NaN }],
   ["no sequences", { batch: 0 }],
   ["an unknown dtype", { dtype: "int8" as DType }],
-])("%s: nothing to record", (_, options) => {
+])("record and predict reject %s", (_, options) => {
   expect(() => record({ ...call, ...options })).toThrow(OptionError);
   expect(() => predict({ ...call, ...options }, profiles["h100-ib400"])).toThrow(OptionError);
 });
 
-test("no tokens, and no keys, are a call like others", () => {
+test("record accepts calls without tokens or without keys", () => {
   for (const options of [{ tokens: 0 }, { keyTokens: 0 }, { tokens: 0, keyTokens: 5 }]) {
     expect(record({ ...call, ...options }).ranks).toHaveLength(2);
   }
@@ -81,11 +81,11 @@ test.each<[string, () => unknown, new (...args: never[]) => Error]>([
     () => ctx.world.allGather(createTensor(2 ** 33), createTensor(2 ** 32)),
     ShapeError,
   ],
-])("a group rejects %s, as real ones do", (_, collective, errorClass) => {
+])("a symbolic group rejects %s, as a real group does", (_, collective, errorClass) => {
   expect(collective).toThrow(errorClass);
 });
 
-test("a message to itself is a copy: no traffic", () => {
+test("a message from a rank to itself causes no traffic", () => {
   ctx.world
     .sendRecv([
       { tensor: createTensor(3), to: 0 },
@@ -160,12 +160,12 @@ test.each<[string, () => unknown, string]>([
     "perfettoTrace: expected a timeline { seconds, ranks }",
   ],
   ["count", () => count({} as never), "count: expected a record returned by record(), received an empty object"],
-])("%s names the option that is wrong", (_, invalidCall, message) => {
+])("%s rejects an invalid argument and names it", (_, invalidCall, message) => {
   expect(invalidCall).toThrow(OptionError);
   expect(invalidCall).toThrow(message);
 });
 
-test("a placement may be given by name", () => {
+test("record accepts the name of a placement", () => {
   const namedRecord = record({ ...call, placement: "zigzag" });
   expect(namedRecord.options.placement.name).toBe(zigzag().name);
   expect(namedRecord.queries.spans({ sp: 0 })).toEqual(

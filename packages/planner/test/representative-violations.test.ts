@@ -71,7 +71,7 @@ function createCall(backend: AttentionBackend, ranks: number): RecordOptions {
 const listKinds = (violations: readonly Violation[]): Set<string> => new Set(violations.map(({ kind }) => kind));
 
 for (const [name, createFaults] of Object.entries(faultInjections)) {
-  test(`a tile that every rank ${name} is found among ${RANKS} ranks, of the kinds found among 16`, () => {
+  test(`the fault ${name} of every rank is reported among ${RANKS} ranks with the same kinds as among 16`, () => {
     const [smallProof, largeProof] = [16, RANKS].map((ranks) => {
       const attentionRecord = recordRepresentatives(createCall(faultyRing(createFaults(matchesStep(3, ranks))), ranks));
       expect(attentionRecord.ranks.length).toBe(1);
@@ -87,7 +87,7 @@ for (const [name, createFaults] of Object.entries(faultInjections)) {
     expect(smallProof!.total).toBe(fullProof.total);
   }, 120_000);
 
-  test(`a tile that a single rank ${name} is found where all are compared with their representative`, () => {
+  test(`the fault ${name} of a single rank is reported if all ranks are compared with their representative`, () => {
     const backend = faultyRing(createFaults(({ rank, source }) => rank === 11 && source === 8));
     const attentionRecord = recordRepresentatives(createCall(backend, 16));
     expect(prove(attentionRecord).total).toBeGreaterThan(0);
@@ -96,7 +96,7 @@ for (const [name, createFaults] of Object.entries(faultInjections)) {
   });
 }
 
-test(`keys sent for values by all of ${MANY_RANKS} ranks are found, and by one of 16`, () => {
+test(`swapped keys and values are reported if all of ${MANY_RANKS} ranks send them, or one of 16`, () => {
   expect(
     prove(
       recordRepresentatives(
@@ -117,7 +117,7 @@ test(`keys sent for values by all of ${MANY_RANKS} ranks are found, and by one o
   expect(proveRepresentatives(attentionRecord, 10, spreadRanks(16, 16)).total).toBeGreaterThan(0);
 }, 120_000);
 
-test(`${MANY_RANKS} ranks that wait for one another in a circle are found`, () => {
+test(`a cycle of ${MANY_RANKS} waiting ranks is reported`, () => {
   const { violations } = prove(recordRepresentatives(createCall(createCyclicBackend(MANY_RANKS), MANY_RANKS)));
   expect(listKinds(violations)).toEqual(new Set(["cycle"]));
 }, 120_000);

@@ -75,7 +75,7 @@ function expectEqualTraffic(representativeRecord: AttentionRecord, fullRecord: A
 for (const { name, mesh, backend } of cases) {
   for (const arrangement of arrangements) {
     const title = `${arrangement.mask.name}, ${arrangement.placement.name}`;
-    test(`${name}: ${title}: counts, verdicts and times of classes are those of all ranks`, () => {
+    test(`${name}: ${title}: traffic, violations and times of representatives equal those of all ranks`, () => {
       const call: RecordOptions = { ...sizes, ...arrangement, mesh, tokens: 128, backend: backend() };
       const fullRecord = record(call);
       const proofRecord = recordRepresentatives(call);
@@ -100,7 +100,7 @@ for (const { name, mesh, backend } of cases) {
   }
 }
 
-test("ranks with equal work fall into few classes, others into one each", () => {
+test("ranks with equal work form few equivalence classes, and ranks with unequal work form one each", () => {
   const call = { ...sizes, mesh: { sp: 16 }, tokens: 128, backend: ring() };
   const countClasses = (options: Partial<RecordOptions>): number =>
     recordRepresentatives({ ...call, ...options }).ranks.length;
@@ -110,7 +110,7 @@ test("ranks with equal work fall into few classes, others into one each", () => 
   expect(countClasses({ tokens: 127 })).toBe(16);
 });
 
-test("1 024 ranks are counted and timed by classes as by all of them", () => {
+test("representatives have the same traffic and time as all of 1 024 ranks", () => {
   const call: RecordOptions = {
     ...sizes,
     mesh: { sp: 1024 },
@@ -130,7 +130,7 @@ test("1 024 ranks are counted and timed by classes as by all of them", () => {
   expect(representativeSimulation!.seconds / fullSimulation!.seconds).toBeCloseTo(1, 9);
 }, 240_000);
 
-test("what is predicted of more than 1 024 ranks is predicted of classes, and proved by them", () => {
+test("predict and prove use representatives for more than 1 024 ranks", () => {
   const call = { ...sizes, tokens: 65_536, backend: mesh2d({ shape: [64, 32], schedule: "fused" }) };
   const { record: attentionRecord, seconds } = predict({ ...call, mesh: { sp: 2048 } }, profiles["h100-ib400"]);
   expect(attentionRecord.ranks.length).toBe(8);
@@ -141,7 +141,7 @@ test("what is predicted of more than 1 024 ranks is predicted of classes, and pr
   expect(proof.peakBytes).toHaveLength(2048);
 }, 240_000);
 
-test("meshes of more than 1 024 ranks with unequal work are rejected, and how to make it equal is named", () => {
+test("recordRepresentatives rejects more than 1 024 ranks with unequal work and names the remedy", () => {
   const call = { ...sizes, mesh: { sp: 2048 }, backend: ring() };
   const catchRefusal = (options: Partial<RecordOptions>): unknown => {
     try {

@@ -34,7 +34,7 @@ const sizes = { ...raggedSizes, dtype: "bfloat16" } as const;
 
 describe.each(listGrids(8))("mesh2d of %d × %d", (rows, columns) => {
   test.each(schedules)(
-    "is right and sends what its closed form states, by the schedule $schedule",
+    "is proved correct and its traffic equals the closed form, with the schedule $schedule",
     (scheduleOptions) => {
       const mesh = { sp: rows * columns };
       const shape = [rows, columns] as const;
@@ -54,7 +54,7 @@ describe.each(listGrids(8))("mesh2d of %d × %d", (rows, columns) => {
   );
 });
 
-test.each([1, 2, 3, 4, 5, 8])("ulysses of %d is right and sends what its closed form states", (sp) => {
+test.each([1, 2, 3, 4, 5, 8])("ulysses on %d ranks is proved correct and its traffic equals the closed form", (sp) => {
   const mesh = { sp };
   for (const arrangement of arrangements) {
     const attentionRecord = record({ backend: ulysses(), mesh, ...arrangement, ...sizes });
@@ -63,7 +63,7 @@ test.each([1, 2, 3, 4, 5, 8])("ulysses of %d is right and sends what its closed 
   }
 });
 
-test.each([1, 2, 3, 4, 5, 8])("flex of %d is right and sends what its closed form states", (sp) => {
+test.each([1, 2, 3, 4, 5, 8])("flex on %d ranks is proved correct and its traffic equals the closed form", (sp) => {
   const mesh = { sp };
   for (const stages of [undefined, 0, 2, { forward: 1, backward: 3 }]) {
     for (const arrangement of arrangements) {
@@ -76,7 +76,7 @@ test.each([1, 2, 3, 4, 5, 8])("flex of %d is right and sends what its closed for
   }
 });
 
-test("flex whose queries travel is right and sends what its closed form states", () => {
+test("flex with queriesTravel is proved correct and its traffic equals the closed form", () => {
   const mesh = { sp: 5 };
   for (const arrangement of arrangements) {
     const [headSizes, queriesTravel] = [{ ...sizes, numKvHeads: 4 }, true];
@@ -89,19 +89,19 @@ test("flex whose queries travel is right and sends what its closed form states",
 });
 
 describe.each(nestedBackends)("$name", ({ backend, mesh }) => {
-  test("is right for every mask and placement", () => {
+  test("is proved correct for every mask and placement", () => {
     for (const arrangement of arrangements) {
       const attentionRecord = record({ backend, mesh, ...arrangement, ...sizes });
       expect(prove(attentionRecord).violations).toEqual([]);
     }
   });
 
-  test("is right for keys of another length, and beside data parallelism", () => {
+  test("is proved correct for keys of a different length and beside data parallelism", () => {
     expect(prove(record({ backend, mesh: { dp: 2, ...mesh }, ...sizes, keyTokens: 41 })).violations).toEqual([]);
   });
 });
 
-test("of a nest each level sends what its own closed form states", () => {
+test("the outer traffic of a ring inside ulysses equals the closed form of ulysses", () => {
   const { backend, mesh } = nestedBackends.find(({ name }) => name === "ring in ulysses")!;
   for (const arrangement of arrangements) {
     const attentionRecord = record({ backend, mesh, ...arrangement, ...sizes });
@@ -115,7 +115,7 @@ test("of a nest each level sends what its own closed form states", () => {
   }
 });
 
-test("a ring within a ring moves what the ring of one level would, and its own besides", () => {
+test("a ring inside a ring sends the closed form between nodes and runs the inner ring once per node", () => {
   const { backend, mesh } = nestedBackends[0]!;
   const attentionRecord = record({ backend, mesh, ...sizes, tokens: 66 });
   const width = sizes.batch * sizes.numKvHeads * sizes.headDim;
@@ -130,7 +130,7 @@ test("a ring within a ring moves what the ring of one level would, and its own b
 });
 
 test.each(["fused", "overlapped"] as const)(
-  "a mesh2d within a ring, %s, sends queries once, and keys at every step that sees any",
+  "a mesh2d inside a ring, %s, sends queries once and keys at every step with visible pairs",
   (schedule) => {
     const mesh = { node: 3, gpu: 6 };
     const innerMesh = mesh2d({ axis: "gpu", schedule });

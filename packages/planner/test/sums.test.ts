@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { identityTranslations } from "../src/symmetry/translations.ts";
 import { EMPTY_SUM, SumTable } from "../src/prove/sums.ts";
 
-test("sums of the same tiles are the same, however many were made between them and whatever their numbers", () => {
+test("sums of the same tiles are equal, even if many other sums are created in between", () => {
   const sums = new SumTable(identityTranslations({ sp: 1 }));
   const addTiles = (tiles: readonly number[]): number => tiles.reduce((sum, tile) => sums.add(sum, tile), EMPTY_SUM);
   const firstSum = sums.join(addTiles([1, 2, 3]), addTiles([4, 5]));

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { escape, rect, text, tooltip } from "../src/svg.ts";
 
-test("pieces of pictures are short, and safe whatever the words", () => {
+test("SVG helpers round numbers and escape text", () => {
   expect(rect({ x: 1 / 3, y: 2, width: 10.005, height: 0 }, 'fill="red"')).toBe(
     '<rect x="0.33" y="2" width="10.01" height="0" fill="red"/>',
   );

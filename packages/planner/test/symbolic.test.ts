@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { type AttentionRecord, count, record, symbolicWorld } from "../src/index.ts";
 import { faultyRing } from "./fault-injection.ts";
 
-test("every rank has the groups of its axes", () => {
+test("every rank has the groups of its mesh axes", () => {
   const { contexts } = symbolicWorld({ mesh: { node: 3, gpu: 2 } });
   expect(contexts.map(({ mesh }) => mesh.group("gpu").ranks)).toEqual([
     [0, 1],
@@ -19,7 +19,7 @@ test("every rank has the groups of its axes", () => {
   expect(() => contexts[0]!.mesh.group("sp")).toThrow("one of the axes node, gpu");
 });
 
-test("tensors take bytes that are counted and not there, and cannot be read", async () => {
+test("symbolic tensors count as allocated memory and cannot be read", async () => {
   const [ctx] = symbolicWorld({ mesh: { sp: 1 } }).contexts;
   const x = zeros(ctx!, [1_000_000, 1_000_000]);
   expect(ctx!.device.memory()).toMatchObject({ allocated: 4e12, peak: 4e12 });
@@ -28,7 +28,7 @@ test("tensors take bytes that are counted and not there, and cannot be read", as
   expect(ctx!.device.memory()).toMatchObject({ allocated: 0, peak: 4e12 });
 });
 
-test("memory that was freed is allocated again, under the same number, and a disposed tensor cannot use it", () => {
+test("freed memory is reused under the same number, and a disposed tensor is rejected", () => {
   const [ctx] = symbolicWorld({ mesh: { sp: 1 } }).contexts;
   const { kernels, record: tape } = ctx!.device;
   const first = zeros(ctx!, [4]);
@@ -42,7 +42,7 @@ test("memory that was freed is allocated again, under the same number, and a dis
   expect(() => kernels.fill(first, 1)).toThrow("a disposed tensor of shape [4]");
 });
 
-test("memory that a collective uses is kept until it is waited for", () => {
+test("memory that a collective uses is freed only after wait()", () => {
   const [ctx] = symbolicWorld({ mesh: { sp: 2 } }).contexts;
   const x = zeros(ctx!, [4]);
   const work = ctx!.world.allReduce(x);
@@ -52,7 +52,7 @@ test("memory that a collective uses is kept until it is waited for", () => {
   expect(ctx!.device.memory().allocated).toBe(0);
 });
 
-test("a group splits when all of its ranks have named a color", async () => {
+test("a group splits by color when all of its ranks have called split", async () => {
   const { contexts } = symbolicWorld({ mesh: { sp: 4 } });
   const splitGroups = await Promise.all(contexts.map(({ world, rank }) => world.split(rank % 2, "half")));
   expect(splitGroups.map(({ ranks }: ProcessGroup) => ranks)).toEqual([
@@ -65,7 +65,7 @@ test("a group splits when all of its ranks have named a color", async () => {
   expect(splitGroups[0]!.name).toBe("half");
 });
 
-test("a tape holds what was enqueued, in order", () => {
+test("a tape records operations in the order in which they are enqueued", () => {
   const attentionRecord: AttentionRecord = record({
     backend: faultyRing({}),
     mesh: { sp: 2 },
@@ -89,7 +89,7 @@ test("a tape holds what was enqueued, in order", () => {
   expect(ops.filter((op) => op === "empty").length).toBe(ops.filter((op) => op === "free").length);
 });
 
-test("collectives are recorded, and counted as the messages of their direct forms", () => {
+test("collectives are recorded and counted as the messages of their direct forms", () => {
   const backendFields = { name: "gathering", axes: [] as string[] };
   const attentionRecord = record({
     backend: {

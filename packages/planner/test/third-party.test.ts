@@ -4,7 +4,7 @@ import { count, prove, record } from "../src/index.ts";
 import { arrangements, raggedSizes } from "./shapes.ts";
 import { broadcastingBackend, scatteringBackend } from "./third-party.ts";
 
-test("the backend of the README is proved, ragged and for every mask and placement", () => {
+test("the backend of the README is proved correct for ragged sizes and every mask and placement", () => {
   for (const arrangement of arrangements) {
     const attentionRecord = record({
       backend: broadcastingBackend("sp"),
@@ -16,7 +16,7 @@ test("the backend of the README is proved, ragged and for every mask and placeme
   }
 });
 
-test("so it is around another of its kind, and beside data parallelism", () => {
+test("the backend of the README is proved correct nested in itself and beside data parallelism", () => {
   const backend = broadcastingBackend("node", broadcastingBackend("gpu"));
   const attentionRecord = record({
     backend,
@@ -28,14 +28,14 @@ test("so it is around another of its kind, and beside data parallelism", () => {
   expect(prove(attentionRecord).violations).toEqual([]);
 });
 
-test("its reductions count as a reduceScatter and an allGather", () => {
+test("the reductions of the README's backend count as a reduceScatter and an allGather", () => {
   const sizes = { tokens: 16, numHeads: 2, headDim: 4, dtype: "float32" } as const;
   const { ranks, chunk } = count(record({ backend: broadcastingBackend("sp"), mesh: { sp: 4 }, ...sizes }));
   // Four broadcasts of K and V, one of them the local one, and 2 · 3/4 of each of four dK and dV.
   expect(ranks[2]!.backward.received.elements / chunk).toBe(2 * 3 + 2 * 4 * 2 * (3 / 4));
 });
 
-test.each([1, 2, 8])("gradients that are scattered in %d stretches of columns are followed", (cuts) => {
+test.each([1, 2, 8])("prove follows gradients that are scattered in %d ranges of columns", (cuts) => {
   for (const placement of [contiguous(), zigzag(), striped()]) {
     for (const mask of [masks.full(), masks.causal()]) {
       const attentionRecord = record({
@@ -50,12 +50,12 @@ test.each([1, 2, 8])("gradients that are scattered in %d stretches of columns ar
   }
 });
 
-test("means of gradients are no gradients", () => {
+test("prove reports gradients that are averaged instead of summed", () => {
   const attentionRecord = record({ backend: scatteringBackend({ op: "mean" }), mesh: { sp: 2 }, ...raggedSizes });
   expect(prove(attentionRecord).violations[0]!.message).toBe("rank 0, dk: the tensor is not fully initialized");
 });
 
-test("a rank that reduces other rows than the rest spoils those, and no more", () => {
+test("prove reports only the affected rows if a rank reduces different rows than the others", () => {
   const backend = scatteringBackend({
     injectFault(ctx, part) {
       if (ctx.rank !== 1) return;
@@ -71,7 +71,7 @@ test("a rank that reduces other rows than the rest spoils those, and no more", (
   ]);
 });
 
-test("a rank that forgets its part of a reduction is found, and what is missing named", () => {
+test("prove reports a rank that omits its part of a reduction, and the missing pairs", () => {
   const backend = scatteringBackend({
     injectFault(ctx, part) {
       if (ctx.rank === 1) ctx.device.kernels.fill(part, 0);
@@ -83,7 +83,7 @@ test("a rank that forgets its part of a reduction is found, and what is missing 
   expect(messages[0]).toBe("rank 0, dk: keys 0..3, queries 4..7: 32 visible pairs are missing");
 });
 
-test("a rank that reduces what it reduced before counts twice", () => {
+test("prove reports a duplicate if a rank adds its part of a reduction twice", () => {
   const backend = scatteringBackend({
     injectFault(ctx, part) {
       if (ctx.rank === 2) ctx.device.kernels.binary("add", part, part, part);
@@ -97,7 +97,7 @@ test("a rank that reduces what it reduced before counts twice", () => {
   );
 });
 
-test("ranks that disagree about a reduction are found", () => {
+test("prove reports ranks that disagree on the operation or the size of a reduction", () => {
   const proveDisagreement = (getOp: (rank: number) => "sum" | "max", getNumRows: (rank: number) => number) => {
     const { attendBackward, ...otherFields } = scatteringBackend();
     const backend = {

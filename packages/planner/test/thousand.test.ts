@@ -6,7 +6,7 @@ import { count, prove, record } from "../src/index.ts";
 
 // `npm run bench -- --filter proof` times every strategy at 1 024 ranks. This test has one that takes little time.
 
-test("1 024 ranks in a grid of 32 × 32 are proved", () => {
+test("mesh2d on 1 024 ranks in a grid of 32 × 32 is proved correct", () => {
   const sizes = { mesh: { sp: 1024 }, tokens: 65_536, numHeads: 4, numKvHeads: 2, headDim: 64 };
   const attentionRecord = record({
     backend: mesh2d({ shape: [32, 32], schedule: "fused" }),
@@ -25,7 +25,7 @@ test("1 024 ranks in a grid of 32 × 32 are proved", () => {
   expect(sent).toBeGreaterThan(0);
 }, 240_000);
 
-test("1 024 ranks of flex are proved, of packed documents on a zigzag, in less than 30 s", () => {
+test("flex on 1 024 ranks with packed documents and zigzag placement is proved correct in less than 30 s", () => {
   const lengths = Array.from({ length: 200 }, (_, i) => 100 + ((i * 997) % 455));
   lengths.push(65_536 - lengths.reduce((sum, length) => sum + length, 0));
   const startTime = performance.now();

@@ -59,7 +59,7 @@ const arrangements: readonly { name: string; backend: AttentionBackend; mesh: Co
 ];
 
 describe.each(arrangements)("$name", ({ backend, mesh }) => {
-  test.each(placements)("is proved right for every variant, placed $name", (placement) => {
+  test.each(placements)("is proved correct for every variant, with $name placement", (placement) => {
     for (const variant of variants) {
       const attentionRecord = record({ backend, mesh, placement, mask: masks.causal(), ...sizes, ...variant });
       expect(prove(attentionRecord).violations).toEqual([]);
@@ -67,7 +67,7 @@ describe.each(arrangements)("$name", ({ backend, mesh }) => {
   });
 });
 
-test("modifiers of scores move nothing", () => {
+test("modifiers of scores do not change the traffic", () => {
   const options = { backend: ring(), mesh: { sp: 4 }, mask: masks.full(), ...sizes } as const;
   expect(count(record({ ...options, ...variants[0] })).ranks).toEqual(count(record(options)).ranks);
 });
@@ -87,7 +87,7 @@ const closedForms: Readonly<Record<string, (options: TrafficOptions & ClosedForm
 
 describe.each(Object.entries(closedForms))("%s", (name, closedForm) => {
   test.each([8, 20])(
-    "values of head size %i, keys of 12: what is counted is what the closed form states",
+    "has traffic equal to the closed form for values of head size %i and keys of 12",
     (valueHeadDim) => {
       const { backend, mesh } = arrangements.find((each) => each.name.startsWith(name))!;
       for (const [i, mask] of [masks.full(), masks.causal()].entries()) {
@@ -115,7 +115,7 @@ function sumTraffic({ sent, received }: RankTraffic): Traffic {
   return { bytesSent: sent.bytes, bytesReceived: received.bytes, messagesSent: sent.messages };
 }
 
-test("values of half the head size take away their share of the products, and no more", () => {
+test("values of half the head size reduce the time by at most their share of the products", () => {
   const options = { backend: local(), mesh: { dp: 1 }, tokens: 8192, numHeads: 8, headDim: 128 } as const;
   const predictSeconds = (valueHeadDim: number) =>
     predict({ ...options, valueHeadDim }, profiles["h100-ib400"]).seconds;
@@ -126,14 +126,14 @@ test("values of half the head size take away their share of the products, and no
   expect(halfSeconds).toBeGreaterThan((11 / 14) * fullSeconds);
 });
 
-test("classes of ranks are found with values of another head size", () => {
+test("equivalence classes are found for values of a different head size", () => {
   const options = { backend: ring(), mesh: { sp: 6 }, ...sizes, tokens: 66, valueHeadDim: 8, mask: masks.full() };
   const attentionRecord = recordRepresentatives(options);
   expect(attentionRecord.ranks.length).toBeLessThan(6);
   expect(prove(attentionRecord).violations).toEqual([]);
 });
 
-test("classes of ranks are proved with sinks", () => {
+test("equivalence classes are proved correct with sinks", () => {
   const attentionRecord = recordRepresentatives({
     backend: ring(),
     mesh: { sp: 6 },
@@ -145,7 +145,7 @@ test("classes of ranks are proved with sinks", () => {
   expect(proveRepresentatives(attentionRecord, 3, [1, 4]).violations).toEqual([]);
 });
 
-test("sinks that are not merged into every row are found, by the output and by the backward", () => {
+test("prove reports sinks that are not merged into every row, in the output and in the backward", () => {
   const attentionRecord = record({ backend: ring(), mesh: { sp: 2 }, ...sizes });
   const { violations } = prove({ ...attentionRecord, options: { ...attentionRecord.options, sinks: true } });
   expect(violations.map(({ kind }) => kind)).toEqual(["missing", "missing", "missing", "missing"]);
@@ -165,7 +165,7 @@ function listRecordedKernels({ tape }: RecordedRank): string[] {
   return kernels;
 }
 
-test("sinks send nothing, and kernels and bytes are those that are measured", async () => {
+test("sinks cause no traffic, and recorded kernels and bytes equal the measured ones", async () => {
   const [mesh, mask] = [{ sp: 3 }, masks.causal()];
   const attentionRecord = record({ backend: ring(), mesh, mask, ...sizes, dtype: "float32", sinks: true });
   const rankTraffic = count(attentionRecord).ranks;

@@ -11,7 +11,7 @@ function findViolations(backend: AttentionBackend, options: object = {}): readon
 
 const isFaultSite = ({ rank, source }: Site): boolean => rank === 2 && source === 1;
 
-test("a tile computed twice is found, and both places named", () => {
+test("prove reports a tile that is computed twice and names both places", () => {
   const backend = faultyRing({
     forward(site, attend) {
       attend();
@@ -27,7 +27,7 @@ test("a tile computed twice is found, and both places named", () => {
   });
 });
 
-test("a tile forgotten is found, and its queries and keys named", () => {
+test("prove reports a tile that is not computed, with its queries and keys", () => {
   const backend = faultyRing({
     forward(site, attend) {
       if (!isFaultSite(site)) attend();
@@ -41,7 +41,7 @@ test("a tile forgotten is found, and its queries and keys named", () => {
   ]);
 });
 
-test("in backward too: the gradients that miss it are named, at the query's home and at the key's", () => {
+test("prove reports a tile that backward omits in the gradients of its queries and of its keys", () => {
   const violations = findViolations(
     faultyRing({
       backward(site, attend) {
@@ -56,7 +56,7 @@ test("in backward too: the gradients that miss it are named, at the query's home
   ]);
 });
 
-test("and a gradient added twice", () => {
+test("prove reports a gradient that is added twice", () => {
   const backend = faultyRing({
     backward(site, attend) {
       attend();
@@ -67,7 +67,7 @@ test("and a gradient added twice", () => {
   expect(violations.map(({ kind, rank }) => `${kind} ${rank}`)).toEqual(["duplicate 1", "duplicate 1", "duplicate 2"]);
 });
 
-test("a tile on stale keys is found where it is computed", () => {
+test("prove reports a tile that is computed with stale keys, at that tile", () => {
   let staleBlock: KvBlock | undefined;
   const backend = faultyRing({
     forward(site, attend) {
@@ -82,7 +82,7 @@ test("a tile on stale keys is found where it is computed", () => {
   });
 });
 
-test("rows in part, or in another order, are not taken for the rows", () => {
+test("prove reports transposed rows and parts of rows as wrong contents", () => {
   const transpose = (x: Tensor): Tensor => x.transpose(2, 3);
   const takeHalf = (x: Tensor): Tensor => x.slice(3, 0, 2);
   for (const [alter, contents] of [
@@ -94,14 +94,14 @@ test("rows in part, or in another order, are not taken for the rows", () => {
   }
 });
 
-test("values in the place of keys are found", () => {
+test("prove reports values in the place of keys", () => {
   const backend = faultyRing({ forward: ({ kv: { k, v } }, attend) => attend({ k: v, v: k }) });
   expect(findViolations(backend)[0]!.message).toContain(
     "tile 1 (queries 0..3, keys 0..3): k: expected rows 0..3, received v 0..3",
   );
 });
 
-test("a message to the wrong rank is a send that never meets its receive", () => {
+test("prove reports a send whose receive is never posted", () => {
   const backend = interceptedRing((group, transfers) =>
     group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers,
   );
@@ -112,7 +112,7 @@ test("a message to the wrong rank is a send that never meets its receive", () =>
   );
 });
 
-test("a message of another size than its receive is found", () => {
+test("prove reports a message whose size differs from that of its receive", () => {
   const backend = interceptedRing((group, transfers) =>
     transfers.map((transfer) => {
       if (group.rank !== 3 || !("to" in transfer)) return transfer;
@@ -127,7 +127,7 @@ test("a message of another size than its receive is found", () => {
   });
 });
 
-test("ranks that all receive before they send wait in a circle, which is named", () => {
+test("prove reports a cycle of ranks that all receive before they send, with each wait", () => {
   const localBackend = local();
   const backend: AttentionBackend = {
     ...localBackend,
@@ -155,7 +155,7 @@ test("ranks that all receive before they send wait in a circle, which is named",
   ]);
 });
 
-test("a rank that stays away from a collective is named", () => {
+test("prove names a rank that never joins a collective", () => {
   const localBackend = local();
   const backend: AttentionBackend = {
     ...localBackend,
@@ -171,7 +171,7 @@ test("a rank that stays away from a collective is named", () => {
   ]);
 });
 
-test("different collectives at the same place are found", () => {
+test("prove reports different collectives at the same place", () => {
   const localBackend = local();
   const backend: AttentionBackend = {
     ...localBackend,
@@ -188,7 +188,7 @@ test("different collectives at the same place are found", () => {
   );
 });
 
-test("compute on memory that a collective still writes is a race", () => {
+test("prove reports a race if a kernel uses memory that a collective still writes", () => {
   const localBackend = local();
   const backend: AttentionBackend = {
     ...localBackend,
@@ -219,7 +219,7 @@ test("compute on memory that a collective still writes is a race", () => {
   });
 });
 
-test("gradients of keys exchanged for those of values are found", () => {
+test("prove reports gradients of keys and values that are exchanged", () => {
   const localBackend = local();
   const backend: AttentionBackend = {
     ...localBackend,
@@ -230,7 +230,7 @@ test("gradients of keys exchanged for those of values are found", () => {
   expect(violations.map(({ message }) => message)).toEqual(["rank 0, dk: holds dv", "rank 0, dv: holds dk"]);
 });
 
-test("a few violations are kept, all are counted", () => {
+test("prove keeps as many violations as the limit allows and counts all", () => {
   const backend = faultyRing({ forward: () => {} });
   const { violations, total } = prove(record({ backend, ...sizes }), { limit: 3 });
   expect(violations).toHaveLength(3);

@@ -18,13 +18,13 @@ const arrangements = planChoices.map((options) => {
   return { mesh: backend.meshFor(4), axes: backend.axes, backend };
 });
 
-test("other calls and machines, other choices", () => {
+test("auto chooses different strategies for different calls and machines", () => {
   expect(new Set(arrangements.map(({ backend }) => backend.plan.best.name)).size).toBe(planChoices.length);
 });
 
 register(backendSuite({ makeWorld, arrangements, dtypes: ["float32"] }));
 
-test("it reports what it chose, why, and what else there was", () => {
+test("auto reports its choice, the reason and the number of alternatives", () => {
   const strategy = auto({ ...call, profile: "h100-ib400" });
   const { best, ranking } = strategy.plan;
   expect(strategy.name).toBe("auto");
@@ -38,7 +38,7 @@ test("it reports what it chose, why, and what else there was", () => {
   expect(remainingLines[0]).toMatch(/ on \{ .* \}: .* \(.* %.*\), .* sent, .* held\.$/);
 });
 
-test("the profile decides, and all ranks come to the same", () => {
+test("auto depends on the profile and makes the same choice for equal profiles", () => {
   const slowProfile = {
     ...profiles["h100-ib400"],
     links: { ...profiles["h100-ib400"].links, "intra-node": profiles["cpu-local"].links["inter-node"] },
@@ -48,7 +48,7 @@ test("the profile decides, and all ranks come to the same", () => {
   expect(explainFor(slowProfile)).not.toBe(explainFor("h100-ib400"));
 });
 
-test("a module takes it as its backend, on the mesh that it asks for", async () => {
+test("a module accepts auto as its backend, on the mesh that meshFor returns", async () => {
   const strategy = auto({ ...call, profile: "h100-ib400" });
   await runOnWorld(makeWorld, { size: 4, mesh: strategy.meshFor(4) }, async (ctx) => {
     const options = { embedDim: 16, numHeads: 4, attentionAxis: 1, causal: true, placement: "zigzag" } as const;
@@ -59,7 +59,7 @@ test("a module takes it as its backend, on the mesh that it asks for", async () 
   });
 });
 
-test("another mesh is rejected before anything is sent, with the one to pass to init", async () => {
+test("auto rejects another mesh before anything is sent and names the mesh to pass to init", async () => {
   const strategy = auto({ ...call, nodes: 2, gpusPerNode: 2, mesh: { node: 2, gpu: 2 }, profile: "h100-ib400" });
   expect(strategy.meshFor(4)).toEqual({ node: 2, gpu: 2 });
   expect(() => strategy.meshFor(8)).toThrow(/4 ranks, as in the plan, received 8/);

@@ -22,7 +22,7 @@ function runMosaicPlan(...args: string[]) {
 const callOptions = ["--tokens", "16k", "--heads", "8", "--kv-heads", "2", "--head-dim", "64", "--gpus-per-node", "4"];
 const quickOptions = [...callOptions, "--simulate", "1"];
 
-test("--help states what there is", () => {
+test("--help lists options and profiles", () => {
   const { status, stdout } = runMosaicPlan("--help");
   expect(status).toBe(0);
   for (const option of ["tokens", "kv-heads", "profile", "memory-limit", "backend", "prove", "json"]) {
@@ -32,7 +32,7 @@ test("--help states what there is", () => {
   for (const line of stdout.split("\n")) expect(line.length).toBeLessThanOrEqual(120);
 });
 
-test("a table, what its marks mean, and the code to paste", () => {
+test("the output has a table, a legend for its marks and the code to paste", () => {
   const { status, stdout, stderr } = runMosaicPlan(...quickOptions, "--simulate", "2", "--top", "4");
   expect(status).toBe(0);
   expect(stderr).toMatch(/^mosaic-plan: estimating \d+\nmosaic-plan: simulating 2\n$/);
@@ -51,7 +51,7 @@ test("a table, what its marks mean, and the code to paste", () => {
   expect(stdout).toContain("numKvHeads: 2,");
 });
 
-test("on several nodes: the axes between nodes, and what is as fast as the best", () => {
+test("on several nodes, the table shows the axes between nodes and marks strategies as fast as the best", () => {
   const { stdout } = runMosaicPlan(...quickOptions, "--nodes", "2", "--gpus-per-node", "2", "--simulate", "3", "--all");
   const lines = stdout.split("\n");
   expect(lines[2]).toMatch(/mesh +axes between nodes$/);
@@ -63,7 +63,7 @@ test("on several nodes: the axes between nodes, and what is as fast as the best"
   expect(stdout).toContain("= within 1 % of the shortest time.");
 });
 
-test("--json: one object with everything", () => {
+test("--json prints one object with the whole plan", () => {
   const { status, stdout } = runMosaicPlan(
     ...quickOptions,
     "--json",
@@ -96,7 +96,7 @@ test("--json: one object with everything", () => {
   }
 });
 
-test("--prove, --svg, --tiles, --trace and --html are about the best one", () => {
+test("--prove, --svg, --tiles, --trace and --html apply to the best strategy", () => {
   const [svg, tiles, trace, html] = ["a.svg", "b.svg", "c.json", "d.html"].map((name) => join(directory, name)) as [
     string,
     string,
@@ -120,7 +120,7 @@ test("--prove, --svg, --tiles, --trace and --html are about the best one", () =>
   ]);
 });
 
-test("files that cannot be written are found out before the work", () => {
+test("files that cannot be written are reported before planning begins", () => {
   const duplicatePath = join(directory, "twice.svg");
   for (const [args, message] of [
     [["--svg", join(directory, "nowhere/a.svg")], /--svg .*nowhere.*ENOENT/],
@@ -135,7 +135,7 @@ test("files that cannot be written are found out before the work", () => {
   }
 });
 
-test("a reader that closes its end is no error; a full disk is", () => {
+test("a reader that closes its end causes no error, and a full disk does", () => {
   const runShell = (redirection: string) =>
     spawnSync("bash", ["-c", `set -o pipefail; "$@" ${redirection}`, "bash", process.execPath, bin, ...quickOptions], {
       encoding: "utf8",
@@ -147,7 +147,7 @@ test("a reader that closes its end is no error; a full disk is", () => {
   expect(fullDeviceRun.status).toBe(1);
 });
 
-test("a custom profile, and a limit on memory", () => {
+test("--profile accepts a file and --memory-limit an amount of memory", () => {
   const file = join(directory, "mine.json");
   writeFileSync(file, JSON.stringify({ ...profiles["cpu-local"], name: "mine" }));
   const profileRun = runMosaicPlan(...quickOptions, "--profile", file, "--memory-limit", "1GB");
@@ -163,7 +163,7 @@ describe("--backend", () => {
   test.each([
     ["third-party.mjs", "circle (third-party.mjs)"],
     ["third-party.ts", "circle of 8 (third-party.ts)"],
-  ])("%s is compared with the others, and its code shown", (module, name) => {
+  ])("compares %s with the other strategies and returns its code", (module, name) => {
     const { status, stdout } = runMosaicPlan(
       ...quickOptions,
       "--json",
@@ -184,14 +184,14 @@ describe("--backend", () => {
     ["test/programs/third-party.mjs", "./test/programs/third-party.mjs"],
     ["./test/programs/third-party.mjs", "./test/programs/third-party.mjs"],
     ["../strategies/test/programs/third-party.mjs", "../strategies/test/programs/third-party.mjs"],
-  ])("the code imports %s as a file, beside which it stands, and not as a package", (module, specifier) => {
+  ])("imports %s in the code as a relative file and not as a package", (module, specifier) => {
     const { stdout } = runMosaicPlan(...quickOptions, "--json", "--backend", module);
     const { ranking } = JSON.parse(stdout);
     const { code } = ranking.find(({ name }: { name: string }) => name === "circle (third-party.mjs)");
     expect(code).toContain(`\nimport makeBackend from "${specifier}";\n`);
   });
 
-  test("is shown in the table wherever it stands, and rows are numbered as shown", () => {
+  test("always shows the given backend in the table and numbers the rows as shown", () => {
     const { status, stdout } = runMosaicPlan(
       ...quickOptions,
       "--top",
@@ -206,7 +206,7 @@ describe("--backend", () => {
     expect(rows.map((row) => Number.parseInt(row, 10))).toEqual(rows.map((_, i) => i + 1));
   });
 
-  test("one that is wrong may look fast; --prove finds it out", () => {
+  test("reports violations of an incorrect backend with --prove", () => {
     const { status, stdout } = runMosaicPlan(
       ...quickOptions,
       "--prove",
@@ -227,7 +227,7 @@ describe("--backend", () => {
     ["test/programs/name.mjs", /--backend test\/programs\/name\.mjs: expected its default export to return a backend/],
     ["test/programs/misspelt.mjs", /misspelt\.mjs: candidate: expected options among backend, .* received "mehs"/],
     ["src/strategy.ts", /--backend src\/strategy\.ts: expected a default export/],
-  ])("%s: reports what is wrong with it", (module, message) => {
+  ])("rejects %s and states what is wrong with it", (module, message) => {
     const { status, stderr } = runMosaicPlan(...quickOptions, "--backend", module);
     expect(status).toBe(2);
     expect(stderr).toMatch(message);
@@ -290,7 +290,7 @@ test.each([
   ],
   [[...quickOptions, "--token", "3"], /Unknown option '--token'/],
   [[...quickOptions, "ring"], /Unexpected argument 'ring'/],
-])("%j: exit code 2, and what was expected", (args, message) => {
+])("%j exits with code 2 and states what was expected", (args, message) => {
   const { status, stdout, stderr } = runMosaicPlan(...args);
   expect(status).toBe(2);
   expect(stdout).toBe("");

@@ -11,11 +11,11 @@ function listNames(nodes: number, gpusPerNode: number, numHeads = 6): readonly s
   return createCandidates(resolveJob("test", options), options).map(({ name }) => name);
 }
 
-test("one rank attends alone", () => {
+test("a single rank has only the local backend", () => {
   expect(listNames(1, 1)).toEqual(["local"]);
 });
 
-test("on one node: rings, flex, every grid in both forms, heads shared out, and heads around either", () => {
+test("one node has rings, flex, all grids in both forms, ulysses, and ulysses around each of them", () => {
   expect(listNames(1, 4)).toEqual([
     "ring 4",
     "flex 4",
@@ -35,12 +35,12 @@ test("on one node: rings, flex, every grid in both forms, heads shared out, and 
   ]);
 });
 
-test("no more ranks share out heads than there are", () => {
+test("ulysses is not offered for more ranks than there are heads", () => {
   expect(listNames(1, 8, 4)).not.toContain("ulysses 8");
   expect(listNames(1, 8, 4)).toContain("ulysses 4 × ring 2");
 });
 
-test("on several nodes also rings between them, and grids with a channel for each kind of link", () => {
+test("several nodes also have rings between them and grids with a channel for each kind of link", () => {
   const names = listNames(2, 4);
   for (const name of [
     "ring 2 × ring 4",
@@ -54,21 +54,21 @@ test("on several nodes also rings between them, and grids with a channel for eac
   expect(names.filter((name) => name === "ulysses 2 × ring 4")).toHaveLength(2);
 });
 
-test("of many ranks, grids that send much more than the best are left out", () => {
+test("on many ranks, grids that send much more than the best are omitted", () => {
   const names = listNames(8, 8);
   expect(names).toContain("mesh2d 16·4 overlapped");
   expect(names).not.toContain("mesh2d 1·64 overlapped");
   expect(names.length).toBeLessThan(110);
 });
 
-test("divisors", () => {
+test("listDivisors returns all divisors in ascending order", () => {
   expect(listDivisors(12)).toEqual([1, 2, 3, 4, 6, 12]);
 });
 
 test.each([
   [1, 6],
   [2, 4],
-])("every candidate on %i × %i ranks is proved", (nodes, gpusPerNode) => {
+])("every candidate on %i × %i ranks is proved correct", (nodes, gpusPerNode) => {
   const options = { ...shape, nodes, gpusPerNode };
   const job = resolveJob("test", options);
   const candidates = createCandidates(job, options);

@@ -18,7 +18,7 @@ import { makeWorld } from "../../../vitest.world.ts";
 test.each([
   { numHeads: 8, numKvHeads: 2 },
   { numHeads: 2, numKvHeads: 1 },
-])("$numHeads/$numKvHeads heads on 3 ranks, in rings of 2", async (numHeads) => {
+])("composed is correct for $numHeads/$numKvHeads heads on 3 ranks, in rings of 2", async (numHeads) => {
   const strategy = composed({ meshShape: { head: 3, seq: 2 } });
   const mesh = strategy.meshFor(6);
   const extents = [{ queries: 26, keys: 31, masks: ["full", "causal", "slidingWindow"] }];

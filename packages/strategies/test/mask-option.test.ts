@@ -26,13 +26,13 @@ test.each<[text: string, mask: Mask]>([
   ["slidingWindow:64+globalTokens:4", or(slidingWindow(64), globalTokens(4))],
   ["causal&documents:2x1k", and(causal(), documents([1024, 1024]))],
   ["slidingWindow:64+causal&globalTokens:4", or(slidingWindow(64), and(causal(), globalTokens(4)))],
-])("%s", (text, mask) => {
+])("parseMask accepts %s", (text, mask) => {
   const parsedMask = parseMask(text);
   expect(resolveSlices(parsedMask, 2048, 2048)).toEqual(resolveSlices(mask, 2048, 2048));
   if (!text.includes("documents:2x1k:documents")) expect(parsedMask.name).toContain(mask.name.replace(/\(.*/, ""));
 });
 
-test("every form that the help names is accepted", () => {
+test("parseMask accepts every form that the help lists", () => {
   const values: Readonly<Record<string, string>> = { N: "64", LEFT: "3", RIGHT: "4", LENGTHS: "3x4,5", MASK: "causal" };
   for (const usage of maskUsages) {
     const text = usage.replaceAll(/\b[A-Z]+\b/g, (name) => values[name]!);

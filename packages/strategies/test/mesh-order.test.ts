@@ -86,7 +86,7 @@ test.each([
   ["a plain call", {}],
   ["values of another size", { valueHeadDim: 3 * headDim }],
   ["a mask for each sample", { mask: [masks.causal(), masks.slidingWindow(5)] }],
-])("an inner axis that crosses hosts, %s: one warning, with the bytes that ranks do send", async (_, call) => {
+])("an inner axis that crosses hosts, with %s, causes one warning that states the bytes sent", async (_, call) => {
   const options = { hosts: [0, 0, 1, 1], ...call };
   const bytesSent = await runOnHosts(strategy, { head: 2, seq: 2 }, { ...options, calls: 2 });
   const { message, code } = await waitForWarning();
@@ -110,14 +110,14 @@ test.each([
   ["within a host", { seq: 2, head: 2 }, [0, 0, 1, 1]],
   ["of one host", { head: 2, seq: 2 }, [0, 0, 0, 0]],
   ["that no order keeps within a host", { seq: 2, head: 2 }, [0, 1, 2, 3]],
-])("an inner axis %s: no warning", async (_, mesh, hosts) => {
+])("an inner axis %s causes no warning", async (_, mesh, hosts) => {
   await runOnHosts(strategy, mesh, { hosts });
   await import("@mosaic/planner");
   for (let eventLoopTurn = 0; eventLoopTurn < 5; eventLoopTurn++) await new Promise((resolve) => setImmediate(resolve));
   expect(warnings).toEqual([]);
 });
 
-test("hierarchical takes ranks of one host as a node, whatever their numbers", async () => {
+test("hierarchical accepts ranks of one host as a node even if their numbers are not consecutive", async () => {
   const backend = hierarchical({ intraNodeSize: 2 });
   const contexts = await world(4, { device: () => cpu({ threads: 1 }), mesh: { node: 2, gpu: 2 }, timeout: 20 });
   const [ctx] = contexts as readonly [Context, ...Context[]];

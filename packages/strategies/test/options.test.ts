@@ -22,7 +22,7 @@ import {
 } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-test("what is nested in what", () => {
+test("axes lists the axes of a strategy from the outer to the inner", () => {
   expect(ComposedAttention({ meshShape: { head: 2, seq: 4 } }).axes).toEqual(["seq", "head"]);
   expect(ComposedAttention({ meshShape: { head: 1, seq: 4 }, headParallel: false }).axes).toEqual(["seq"]);
   expect(composed({ meshShape: { head: 2, seq: 4 }, axes: { seq: "node", head: "gpu" } }).axes).toEqual([
@@ -34,7 +34,7 @@ test("what is nested in what", () => {
   expect(hierarchical({ intraNodeSize: 8, axes: { node: "rack" } }).axes).toEqual(["rack", "gpu"]);
 });
 
-test("anything that makes a backend is a strategy", () => {
+test("a function that creates a backend is accepted as a strategy", () => {
   const createdLevels: (readonly [string, readonly string[]])[] = [];
   const tiledStrategy = composed({
     meshShape: { head: 2, seq: 4 },
@@ -47,7 +47,7 @@ test("anything that makes a backend is a strategy", () => {
   expect(createdLevels).toEqual([["seq", []]]);
 });
 
-test("a strategy that leaves out its axis or what is inside is rejected when it is made", () => {
+test("a strategy that omits its axis or its inner backend is rejected when it is created", () => {
   const remedy = "pass both arguments of the strategy on, as in (axis, inner) => ring({ axis, inner })";
   expect(() => hierarchical({ intraNodeSize: 2, interNodeStrategy: (axis) => ring({ axis }) })).toThrow(
     `hierarchical: expected a backend along node, gpu, received ring(node), along node; ${remedy}`,
@@ -61,7 +61,7 @@ test("a strategy that leaves out its axis or what is inside is rejected when it 
   );
 });
 
-test("the mesh that init needs", () => {
+test("meshFor returns the mesh to pass to init", () => {
   expect(composed({ meshShape: { head: 2, seq: 4 } }).meshFor(8)).toEqual({ seq: 4, head: 2 });
   expect(composed({ meshShape: { head: 1, seq: 4 }, headParallel: false }).meshFor(4)).toEqual({ seq: 4 });
   expect(hierarchical({ intraNodeSize: 8 }).meshFor(24)).toEqual({ node: 3, gpu: 8 });
@@ -73,7 +73,7 @@ test("the mesh that init needs", () => {
   );
 });
 
-test("options that do not exist or do not fit", () => {
+test("composed and hierarchical reject unknown and invalid options", () => {
   const invalidOptions: [unknown, RegExp][] = [
     [{ meshShape: { head: 2, seq: 2 }, seqParalel: "ring" }, /expected options among .*seqParallel.*"seqParalel"/],
     [
@@ -129,7 +129,7 @@ function getCallError(ctx: Context, strategy: Strategy): string {
   return "nothing";
 }
 
-test("another mesh: the error reports which one to pass to init", async () => {
+test("the error for another mesh names the mesh to pass to init", async () => {
   const [missingAxisError] = await collectErrors({ sp: 4 }, composed({ meshShape: { head: 2, seq: 2 } }));
   expect(missingAxisError).toBe(
     "composed, rank 0: expected a mesh with { seq: 2, head: 2 }, received the mesh { sp: 4 }; " +
@@ -145,7 +145,7 @@ test("another mesh: the error reports which one to pass to init", async () => {
   expect(sizes).toContain("init({ mesh: { node: 1, gpu: 4 } })");
 });
 
-test("attention calls and module constructors throw the same error, before there are layouts", async () => {
+test("attention calls and module constructors throw the same error for another mesh and send nothing", async () => {
   const strategy = composed({
     meshShape: { head: 2, seq: 2 },
     seqParallel: (axis, inner) => mesh2d({ axis, inner, shape: [3, 1] }),
@@ -170,7 +170,7 @@ test("attention calls and module constructors throw the same error, before there
   });
 });
 
-test("rails: a mesh whose node axis joins ranks of different nodes is rejected", async () => {
+test("hierarchical rejects a mesh whose gpu axis connects ranks of different nodes", async () => {
   const [message] = await collectErrors({ gpu: 2, node: 2 }, hierarchical({ intraNodeSize: 2 }));
   expect(message).toBe(
     "hierarchical, rank 0: expected a mesh with { node: 2, gpu: 2 }, received a mesh in which gpu connects ranks 0, 2, " +
@@ -178,7 +178,7 @@ test("rails: a mesh whose node axis joins ranks of different nodes is rejected",
   );
 });
 
-test("between nodes, ranks talk to those of the same place in theirs", async () => {
+test("between nodes, ranks communicate with ranks at the same place in their nodes", async () => {
   const strategy = hierarchical({ intraNodeSize: 3 });
   await runOnWorld(makeWorld, { size: 6, mesh: strategy.meshFor(6) }, async (ctx) => {
     const rankPosition = ctx.rank % 3;

@@ -16,7 +16,7 @@ function formatRanking({ ranking }: Plan): string {
 describe("the ranking", () => {
   const planResult = plan({ ...call, ...machine });
 
-  test("the best is simulated and first; then those simulated, then those estimated, each by time", () => {
+  test("lists the best first, then simulated and then estimated strategies, each sorted by time", () => {
     expect(planResult.best).toBe(planResult.ranking[0]);
     expect(planResult.best.evaluatedBy).toBe("simulation");
     const kinds = planResult.ranking.map(({ evaluatedBy }) => evaluatedBy);
@@ -30,7 +30,7 @@ describe("the ranking", () => {
     }
   });
 
-  test("each has its costs", () => {
+  test("states the costs of each strategy", () => {
     for (const planned of planResult.ranking) {
       expect(planned.seconds).toBeGreaterThan(planned.forwardSeconds);
       expect(planned.forwardSeconds).toBeGreaterThan(0);
@@ -42,7 +42,7 @@ describe("the ranking", () => {
     }
   });
 
-  test("the best is what the planner predicts of it, and is proved", () => {
+  test("begins with a strategy whose costs equal its prediction and which is proved correct", () => {
     const { best, prediction, job } = planResult;
     const repeatedPrediction = predict({ ...job.shape, backend: best.strategy, mesh: best.mesh }, job.profile);
     expect(repeatedPrediction.seconds).toBe(best.seconds);
@@ -51,19 +51,19 @@ describe("the ranking", () => {
     expect(prove(prediction.record).violations).toEqual([]);
   });
 
-  test("it depends on the options alone", () => {
+  test("depends only on the options", () => {
     expect(formatRanking(plan({ ...call, ...machine }))).toBe(formatRanking(planResult));
   });
 });
 
-test("without a profile, that of the device is meant", () => {
+test("plan uses the profile of the device if none is given", () => {
   const getProfileName = (options: object) =>
     plan({ ...call, gpusPerNode: 2, simulate: 1, ...options }).job.profile.name;
   expect(getProfileName({})).toBe("cpu-local");
   expect(getProfileName({ device: "cuda" })).toBe("h100-ib400");
 });
 
-test("what counts depends on the network: where it is slow, fewer bytes between nodes win", () => {
+test("plan prefers strategies with fewer bytes between nodes on a slow network", () => {
   const links = profiles["h100-ib400"].links;
   const slowProfile: Profile = {
     ...profiles["h100-ib400"],
@@ -76,13 +76,13 @@ test("what counts depends on the network: where it is slow, fewer bytes between 
   expect(slowPlan.best.seconds).toBeGreaterThan(fastPlan.best.seconds);
 });
 
-test("a narrow window is no reason to gather everything", () => {
+test("plan chooses a strategy with fewer bytes between nodes for a narrow window than for a full mask", () => {
   const windowPlan = plan({ ...call, ...machine, mask: masks.slidingWindow(256) });
   const fullMaskPlan = plan({ ...call, ...machine, mask: masks.full() });
   expect(windowPlan.best.bytesBetweenNodes).toBeLessThan(fullMaskPlan.best.bytesBetweenNodes / 1.5);
 });
 
-test("memory: what does not fit is last, and cannot be best", () => {
+test("strategies that exceed memoryLimit are last and cannot be the best", () => {
   const unlimitedPlan = plan({ ...call, ...machine });
   const leastMemoryStrategy = unlimitedPlan.ranking.reduce((a, b) => (b.peakBytes < a.peakBytes ? b : a));
   const limitedPlan = plan({ ...call, ...machine, memoryLimit: leastMemoryStrategy.peakBytes });
@@ -94,7 +94,7 @@ test("memory: what does not fit is last, and cannot be best", () => {
   );
 });
 
-test("only one mesh, if that is what there is", () => {
+test("plan compares only strategies on the given mesh", () => {
   const { ranking } = plan({ ...call, ...machine, mesh: { node: 2, gpu: 2 } });
   expect(ranking.length).toBeGreaterThan(2);
   for (const { mesh } of ranking)
@@ -107,13 +107,13 @@ test("only one mesh, if that is what there is", () => {
   );
 });
 
-describe("candidates of the caller's", () => {
+describe("candidates of the caller", () => {
   const slowBackend: AttentionBackend = {
     ...ring({ axis: "circle" }),
     name: "slowly",
   };
 
-  test("are compared like those built in, on the mesh that they state or seem to need", () => {
+  test("are compared with the built-in strategies, on a given or an inferred mesh", () => {
     const candidates = [
       { backend: slowBackend },
       { backend: composed({ meshShape: { head: 2, seq: 2 } }), name: "mine" },
@@ -132,7 +132,7 @@ describe("candidates of the caller's", () => {
     expect(ownStrategy!.seconds).toBe(builtIn!.seconds);
   });
 
-  test("that throw are rejected with their reason, and the others are compared", () => {
+  test("are listed as refused with their error if they throw, and the others are compared", () => {
     const failingBackend: AttentionBackend = {
       ...slowBackend,
       name: "broken",
@@ -145,7 +145,7 @@ describe("candidates of the caller's", () => {
     expect(best.name).not.toBe("broken");
   });
 
-  test("need their mesh where it cannot be guessed", () => {
+  test("require a mesh if none can be inferred", () => {
     const deeplyNested = ring({ axis: "a", inner: ring({ axis: "b", inner: ring({ axis: "c" }) }) });
     expect(() => plan({ ...call, ...machine, candidates: [{ backend: deeplyNested }] })).toThrow(
       /a candidate with a mesh.*along a, b, c/,
@@ -155,7 +155,7 @@ describe("candidates of the caller's", () => {
     );
   });
 
-  test("share each sequence with all ranks: along other axes there would be more sequences than are planned", () => {
+  test("are rejected if not all ranks share each sequence", () => {
     const planWith = (backend: AttentionBackend, mesh: Coordinate) => () =>
       plan({ ...call, ...machine, candidates: [{ backend, mesh }] });
     expect(planWith(slowBackend, { dp: 2, circle: 2 })).toThrow(
@@ -168,7 +168,7 @@ describe("candidates of the caller's", () => {
   });
 });
 
-test("how many are simulated is an option, and progress is reported", () => {
+test("the option simulate sets the number of simulations, and onProgress reports the progress", () => {
   const stages: string[] = [];
   const onProgress: PlanOptions["onProgress"] = ({ stage, done, total }) => stages.push(`${stage} ${done}/${total}`);
   const { ranking } = plan({ ...call, ...machine, simulate: 2, onProgress });
@@ -177,7 +177,7 @@ test("how many are simulated is an option, and progress is reported", () => {
   expect(stages.slice(-2)).toEqual(["simulate 0/2", "simulate 1/2"]);
 });
 
-test("events are kept if they are to be drawn", () => {
+test("events are kept only with keepEvents", () => {
   const planWithoutEvents = plan({ ...call, ...machine, simulate: 1 });
   expect(planWithoutEvents.prediction.simulation.ranks.every(({ events }) => events.length === 0)).toBe(true);
   const planWithEvents = plan({ ...call, ...machine, simulate: 1, keepEvents: true });
@@ -185,7 +185,7 @@ test("events are kept if they are to be drawn", () => {
   expect(planWithEvents.best.seconds).toBe(planWithoutEvents.best.seconds);
 });
 
-test("options that do not exist or do not fit", () => {
+test("plan rejects unknown and invalid options", () => {
   const invalidOptions: [object, RegExp][] = [
     [{ tokenz: 3 }, /expected options among .*"tokenz"/],
     [{ tokens: 0 }, /tokens: expected an integer ≥ 1, received 0/],

@@ -4,7 +4,7 @@ import { hierarchical } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 // Ranks 0 to 2 each share a mesh axis with the rank that differs, or with a rank that shares one with it.
-test("one rank of a nested mesh whose mask differs fails all, whichever axes they share with it", async () => {
+test("one rank with a different mask in a nested mesh causes an error on every rank", async () => {
   const backend = hierarchical({ intraNodeSize: 2 });
   const mesh = backend.meshFor(4);
   const contexts = await makeWorld(4, { wrapDevice: (device) => device, mesh });

@@ -29,7 +29,7 @@ test.each([
     mesh: { sp: 4 },
   },
   { name: "other keys", tokens: 30, keyTokens: 64, mask: masks.causal(), mesh: { sp: 4 } },
-])("the code to paste runs as it is: $name", ({ name, ...options }) => {
+])("the code to paste runs unchanged: $name", ({ name, ...options }) => {
   const { best } = plan({
     ...options,
     numHeads: 4,
@@ -58,7 +58,7 @@ test.each([
 
 const twoRanks = { tokens: 64, numHeads: 2, headDim: 8, gpusPerNode: 2, profile: "cpu-local" } as const;
 
-test("the code to paste has masks and placements with their lists", () => {
+test("the code to paste contains the lists of masks and placements", () => {
   const inner = masks.blockCausal(16);
   const { code } = plan({
     ...twoRanks,
@@ -70,7 +70,7 @@ test("the code to paste has masks and placements with their lists", () => {
   expect(code).not.toContain("Replace");
 });
 
-test("a mask or a placement that cannot be written must be filled in before the code runs", () => {
+test("the code to paste has placeholders for a mask or a placement that cannot be written as code", () => {
   const mask = { ...masks.causal(), name: "full" };
   const placement = dispatch({ mask: masks.causal(), length: 64, ranks: 2 });
   const { code } = plan({ ...twoRanks, mask, placement }).best;
@@ -80,7 +80,7 @@ test("a mask or a placement that cannot be written must be filled in before the 
   expect(code).toContain("  placement: yourPlacement,\n");
 });
 
-test("on several nodes the code states how it is started", () => {
+test("the code to paste states how it is started on several nodes", () => {
   const shape = { tokens: 4096, numHeads: 4, headDim: 64, gpusPerNode: 2 };
   const code = (nodes: number) => plan({ ...shape, nodes, profile: "h100-ib400", simulate: 1 }).best.code;
   expect(code(2)).toContain("// npx mosaic-run --hosts n0:2,n1:2 attend.ts  # 2 nodes\n");

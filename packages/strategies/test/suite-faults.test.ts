@@ -69,8 +69,8 @@ const faultyBackends: Readonly<Record<string, readonly [Partial<AttentionBackend
 
 const retainedValues: unknown[] = [];
 
-test.each(Object.entries(faultyBackends))("the suite finds out a backend that %s", async (_, [fault, message]) => {
+test.each(Object.entries(faultyBackends))("the suite rejects a backend that %s", async (_, [fault, message]) => {
   await expect(findFoldingCase({ ...validBackend, ...fault }).run()).rejects.toThrow(message);
 });
 
-test("and lets the right one pass", () => findFoldingCase(validBackend).run());
+test("the suite accepts the valid backend", () => findFoldingCase(validBackend).run());

@@ -56,7 +56,7 @@ function createShardedCall({ mesh, axes, mask, queries, keys }: Trial, coordinat
   };
 }
 
-test("composed: one exchange of rows for heads, then a ring for half of the heads", async () => {
+test("composed sends one exchange of rows for heads, and then a ring for half of the heads", async () => {
   await compareTraffic(composed({ meshShape: { head: 2, seq: 2 } }), 4, (coordinate, trial) => {
     const { mesh, batch, numKvHeads, headDim, dtype } = trial;
     const width = (batch * numKvHeads * headDim) / 2;
@@ -78,7 +78,7 @@ test("composed: one exchange of rows for heads, then a ring for half of the head
   });
 });
 
-test("hierarchical: between nodes each rank passes its own chunk, or its heads of the node's; the bytes are the same", async () => {
+test("hierarchical sends the same bytes between nodes with a ring as with ulysses inside each node", async () => {
   const bytesByStrategy: Record<string, number> = {};
   for (const intraNodeStrategy of ["ring", "ulysses"] as const) {
     const strategy = hierarchical({ intraNodeSize: 2, intraNodeStrategy });
@@ -97,7 +97,7 @@ test("hierarchical: between nodes each rank passes its own chunk, or its heads o
   expect(bytesByStrategy["ulysses"]).toBe(bytesByStrategy["ring"]);
 });
 
-test("inside a ring, rows are exchanged for heads at every step; outside, once", async () => {
+test("ulysses exchanges rows for heads at every step inside a ring, and once outside a ring", async () => {
   const mesh = { node: 2, gpu: 2 };
   const axes = ["node", "gpu"];
   const options = { placement: placements()[0]!, dtype: "float32", seed: 1 } as const;
@@ -114,7 +114,7 @@ test("inside a ring, rows are exchanged for heads at every step; outside, once",
   expect(await messages(innerStrategy)).toEqual([2 * once, 2 * once, 2 * once, 2 * once]);
 });
 
-test("within another backend a strategy sends what the nested backend does there: queries once for all parts", () => {
+test("a strategy inside another backend has the same traffic as its nested backend", () => {
   const createGrid: BackendFactory = (axis, inner) => mesh2d({ axis, inner, shape: [2, 2] });
   const strategy = composed({ meshShape: { head: 1, seq: 4 }, headParallel: false, seqParallel: createGrid });
   const [nested, direct] = [strategy, createGrid("seq", local())].map((inner) =>

@@ -7,7 +7,7 @@ import { trial } from "./trial.ts";
 
 const script = await bundled(new URL("rank.ts", import.meta.url));
 
-test("3 real processes do, to the bit, what 3 ranks of one process do", async () => {
+test("3 processes compute results that are bitwise equal to those of 3 ranks in one process", async () => {
   const expected = await runOnWorld(makeWorld, { size: 3 }, (ctx) => runStep(ctx, trial));
   const rankResults = await launched({ script, ranks: 3 });
   for (const [rank, { out, dx, gradients, chosen }] of expected.entries()) {

@@ -54,7 +54,7 @@ const trials: [mask: Mask, ranks: number, after: (mask: Mask) => Placement | Pla
 ];
 
 test.each(trials)(
-  "%o: transfers, rows and load are those that evaluateDispatch counts",
+  "%o: drawn transfers, rows and loads equal those of evaluateDispatch",
   (mask, ranks, createPlacement) => {
     const after = createPlacement(mask);
     const svg = parse(drawDispatch(mask, { queries: 1000, ranks, after }));
@@ -75,7 +75,7 @@ test.each(trials)(
   },
 );
 
-test("states what changes, in rows or in bytes", () => {
+test("the picture states the change in load and in traffic, in rows or in bytes", () => {
   const options = { queries: 1000, ranks: 2, after: "zigzag" } as const;
   const [before, after] = (["contiguous", "zigzag"] as const).map((placement) =>
     evaluateDispatch({ mask: packedMask, length: 1000, ranks: 2, placement }),
@@ -97,7 +97,7 @@ test("states what changes, in rows or in bytes", () => {
   );
 });
 
-test("each rank has a color of its own: in the mask, along its borders and in its bars", () => {
+test("each rank has its own color in the mask, along its borders and in its bars", () => {
   const after = dispatch({ mask: packedMask, length: 1000, ranks: 4, chunkSize: 50 });
   const svg = parse(drawDispatch(packedMask, { queries: 1000, ranks: 4, after }));
   for (const rank of [0, 1, 2, 3]) {
@@ -110,7 +110,7 @@ test("each rank has a color of its own: in the mask, along its borders and in it
   }
 });
 
-test("queries and keys may be placed apart", () => {
+test("queries and keys can have different placements", () => {
   const mask = masks.causal();
   const after = crossDispatch({ mask, queries: 400, keys: 1000, ranks: 3, chunkSize: 20 });
   const before = { queries: "zigzag", keys: "contiguous" } as const;
@@ -137,7 +137,7 @@ const sizes: DrawDispatchOptions[] = [
   { queries: 1000, ranks: 256, after: "zigzag", bytesPerRow: 4096 },
 ];
 
-test.each(sizes)("stays on its page, on paper of its own, and is the same each time: %o", (options) => {
+test.each(sizes)("the picture is deterministic, has a white background and stays within its bounds: %o", (options) => {
   const svgText = drawDispatch(packedMask, options);
   expect(drawDispatch(packedMask, options)).toBe(svgText);
   expect(svgText.length).toBeLessThan(1_500_000);
@@ -166,7 +166,7 @@ test.each(sizes)("stays on its page, on paper of its own, and is the same each t
   }
 });
 
-test("words of a line do not overlap", () => {
+test("texts on one line do not overlap", () => {
   for (const ranks of [1, 2, 8, 16, 48, 256]) {
     for (const bytesPerRow of [undefined, 98_765]) {
       const options = { queries: 100_000, ranks, after: "zigzag", ...(bytesPerRow && { bytesPerRow }) } as const;
@@ -195,12 +195,12 @@ test("words of a line do not overlap", () => {
   }
 });
 
-test("a rank whose queries see no key has no pairs", () => {
+test("a rank whose queries attend to no key can be drawn", () => {
   const svg = parse(drawDispatch(masks.causal(), { queries: 64, keys: 8, ranks: 2, after: "zigzag" }));
   expect(findElements(svg, "title").length).toBeGreaterThan(0);
 });
 
-test("refusals state what is wrong", () => {
+test("drawDispatch rejects invalid arguments and names the fault", () => {
   const options = { queries: 8, ranks: 2, after: "zigzag" } as const;
   expect(() => drawDispatch("causal" as never, options)).toThrow(/drawDispatch: expected a Mask, .* received "causal"/);
   expect(() => drawDispatch(packedMask, options)).toThrow(/documents\(4, causal\): expected a sequence of length 1000/);

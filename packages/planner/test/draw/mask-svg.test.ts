@@ -39,14 +39,14 @@ const trials: [name: string, mask: Mask, options: DrawMaskOptions][] = [
   ["a long and low one", masks.full(), { queries: 2, keys: 4000 }],
 ];
 
-test.each(trials)("the polygons cover as much of the plane as the mask does: %s", (_, mask, options) => {
+test.each(trials)("the polygons cover the same share of the plane as the mask: %s", (_, mask, options) => {
   const { queries, keys = queries } = options;
   const svg = parse(drawMask(mask, options));
   const share = masks.maskArea(mask, queries, keys) / (queries * keys);
   expect(drawnArea(svg) / planeArea(svg)).toBeCloseTo(share, 3);
 });
 
-test("a slice is one polygon, however many pairs it has", () => {
+test("each slice is one path, and a very large number of slices shares one path", () => {
   const mask = masks.documents(lengths, masks.slidingWindow(128));
   const svg = parse(drawMask(mask, { queries: 1000 }));
   expect(findElements(svg, "path")).toHaveLength(mask.slices(1000, 1000).length);
@@ -54,7 +54,7 @@ test("a slice is one polygon, however many pairs it has", () => {
   expect(findElements(manySlicesSvg, "path")).toHaveLength(1);
 });
 
-test("the picture has the name, the area, positions on both axes and a legend", () => {
+test("the picture shows the name, the area, positions on both axes and a legend", () => {
   const svg = parse(drawMask(masks.prefix(100), { queries: 1000, keys: 1500 }));
   expect(svg.children[0]!.text).toBe("prefix(100)");
   const texts = findElements(svg, "text").map(({ text }) => text);
@@ -64,7 +64,7 @@ test("the picture has the name, the area, positions on both axes and a legend", 
   expect(texts.slice(-2)).toEqual(["full: 1 slice", "causal: 1 slice"]);
 });
 
-test("title and subtitle are the caller's", () => {
+test("the title and the subtitle can be set", () => {
   const texts = findElements(
     parse(drawMask(masks.full(), { queries: 4, title: "<All>", subtitle: "of four" })),
     "text",
@@ -73,7 +73,7 @@ test("title and subtitle are the caller's", () => {
   expect(texts[1]!.text).toBe("of four · 16 visible pairs, 100 % of 4 × 4");
 });
 
-test("shards have a color each, and their pairs are compared with the mean", () => {
+test("each shard has its own color, and its pairs are compared with the mean", () => {
   const svg = parse(drawMask(masks.causal(), { queries: 400, placement: "contiguous", shards: 4 }));
   const texts = findElements(svg, "text").map(({ text }) => text);
   const loads = ["0.25", "0.75", "1.25", "1.75"];
@@ -85,7 +85,7 @@ test("shards have a color each, and their pairs are compared with the mean", () 
   expect(parse(emptySvg).text).toContain("shard 1: no pairs");
 });
 
-test("a thousand documents of a million tokens are a picture of some kilobytes", () => {
+test("the picture of a thousand documents and a million tokens has less than 200 kB", () => {
   const sizes = Array.from({ length: 1000 }, (_, i) => 1 + ((i * 7919) % 2000));
   const total = sizes.reduce((sum, size) => sum + size, 0);
   const svg = drawMask(masks.documents(sizes, masks.slidingWindow(512)), { queries: total });
@@ -93,7 +93,7 @@ test("a thousand documents of a million tokens are a picture of some kilobytes",
   expect(svg.length).toBeLessThan(200_000);
 });
 
-test("refusals state what is wrong", () => {
+test("drawMask rejects invalid arguments and names the fault", () => {
   const mask = masks.causal();
   expect(() => drawMask("causal" as never, { queries: 4 })).toThrow(/drawMask: expected a Mask, .* received "causal"/);
   expect(() => drawMask(mask, {} as never)).toThrow(/drawMask: queries: expected an integer ≥ 1/);

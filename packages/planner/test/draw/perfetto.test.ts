@@ -20,7 +20,7 @@ function parseEntries(timeline: Timeline): readonly TraceEntry[] {
   return trace.traceEvents;
 }
 
-test("each event is a complete event of its rank's process, in microseconds", () => {
+test("each event is exported as a complete event in the process of its rank, in microseconds", () => {
   const entries = parseEntries(ringTimeline(3, 4));
   const slices = entries.filter(({ ph }) => ph === "X");
   expect(slices).toHaveLength(3 * 4 * 2);
@@ -53,7 +53,7 @@ test("processes and tracks have names", () => {
   ]);
 });
 
-test("the slices of a track do not overlap, in a simulation too", () => {
+test("slices of a track do not overlap, even if the events of the timeline do", () => {
   const overlappingTimeline = ringTimeline(1, 4);
   const events = overlappingTimeline.ranks[0]!.events.map((event) => ({ ...event, end: event.end + 0.002 }));
   const { simulation } = predict(

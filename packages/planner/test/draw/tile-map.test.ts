@@ -17,7 +17,7 @@ test.each([
   ["ring", ring(), { sp: 4 }],
   ["mesh2d", mesh2d({ shape: [2, 2], schedule: "fused" }), { sp: 4 }],
   ["mesh2d, overlapped", mesh2d({ shape: [2, 4], schedule: "overlapped" }), { sp: 8 }],
-] as const)("%s: one rank computes each tile that is seen, none those that are not", (_, backend, mesh) => {
+] as const)("%s: exactly one rank computes each visible tile, and no rank computes the others", (_, backend, mesh) => {
   for (const placement of [contiguous(), zigzag()]) {
     const map = tileMap(recordBackend(backend, mesh, placement));
     for (const [i, query] of map.queries.entries()) {
@@ -30,14 +30,14 @@ test.each([
   }
 });
 
-test("a ring's ranks compute the rows of their own queries", () => {
+test("each rank of a ring computes the rows of its own queries", () => {
   const map = tileMap(recordBackend(ring(), { sp: 4 }, contiguous()));
   expect(map.queries.map(({ start }) => start)).toEqual([0, 16, 32, 48]);
   expect(map.keys.map((_, key) => map.computingRanks(3, key))).toEqual([[3], [3], [3], [3]]);
   expect(map.keys.map((_, key) => map.computingRanks(1, key))).toEqual([[1], [1], [], []]);
 });
 
-test("where heads are shared out, each tile has as many ranks", () => {
+test("with ulysses, a tile is computed by one rank per share of the heads", () => {
   const backend = ulysses({ axis: "head", inner: ring({ axis: "seq" }) });
   const attentionRecord = recordBackend(backend, { seq: 2, head: 2 });
   const map = tileMap(attentionRecord);
@@ -48,7 +48,7 @@ test("where heads are shared out, each tile has as many ranks", () => {
   expect(svg).toContain("each for its share of the heads");
 });
 
-test("striped pieces are in the order of their first rows; ranks with sequences of their own are left out", () => {
+test("striped spans are sorted by their first rows, and ranks with other sequences are omitted", () => {
   const map = tileMap(recordBackend(mesh2d({ shape: [2, 2] }), { dp: 2, sp: 4 }, striped()));
   expect(map.queries.map(({ start, step }) => [start, step])).toEqual([
     [0, 4],
@@ -60,7 +60,7 @@ test("striped pieces are in the order of their first rows; ranks with sequences 
   expect(new Set(ranks)).toEqual(new Set([0, 1, 2, 3]));
 });
 
-test("the picture has a cell for each run of tiles, and a legend that counts them", () => {
+test("the picture has a cell for each run of tiles and a legend with the number of tiles per rank", () => {
   const attentionRecord = recordBackend(mesh2d({ shape: [2, 2] }), { sp: 4 });
   const map = tileMap(attentionRecord);
   const svg = parse(tileMapSvg(attentionRecord, { title: "Tiles", subtitle: "of four" }));
@@ -77,7 +77,7 @@ test("the picture has a cell for each run of tiles, and a legend that counts the
   expect(cells.length).toBeLessThanOrEqual(tiles.length);
 });
 
-test("of many ranks, eight are coloured and the others grey", () => {
+test("of many ranks, eight are colored and the others are gray", () => {
   const attentionRecord = record({
     backend: ring(),
     mesh: { sp: 64 },
@@ -94,7 +94,7 @@ test("of many ranks, eight are coloured and the others grey", () => {
   expect(findElements(selectedSvg, "title").filter(({ text }) => text.includes("computed by rank"))).toHaveLength(1);
 });
 
-test("all selected ranks have a line in the legend, on the page", () => {
+test("the legend has a line for every selected rank, within the picture", () => {
   const attentionRecord = recordBackend(ring(), { sp: 32 }, contiguous());
   const svg = parse(tileMapSvg(attentionRecord, { ranks: Array.from({ length: 32 }, (_, rank) => rank) }));
   const lines = findElements(svg, "text").filter(({ text }) => /^rank \d+ \(/.test(text));
@@ -103,7 +103,7 @@ test("all selected ranks have a line in the legend, on the page", () => {
   expect(() => tileMapSvg(attentionRecord, { rank: [1] } as object)).toThrow(/tileMapSvg: expected options/);
 });
 
-test("a record of one rank of each class has no whole map", () => {
+test("tileMapSvg rejects a record of representatives", () => {
   const representatives = recordRepresentatives({ backend: ring(), mesh: { sp: 8 }, ...sizes });
   expect(() => tileMapSvg(representatives)).toThrow(
     "tileMapSvg: expected a record of every rank, received a record of 1 of 8 ranks, one of each class; " +

@@ -13,7 +13,7 @@ function listTooltips(svg: Element): readonly string[] {
   });
 }
 
-test("every event has a bar that reports name, bytes and time, and every wait is hatched", () => {
+test("every event has a bar with its name, bytes and time, and every wait is hatched", () => {
   const svg = parse(timelineSvg(ringTimeline(4, 6), { title: "A ring", subtitle: "of four" }));
   const tooltips = listTooltips(svg);
   expect(tooltips.filter((tip) => tip.startsWith("attend: "))).toHaveLength(4 * 3);
@@ -27,7 +27,7 @@ test("every event has a bar that reports name, bytes and time, and every wait is
   }
 });
 
-test("a screen reader gets title and description", () => {
+test("the picture has a title and a description for screen readers", () => {
   const svg = parse(timelineSvg(ringTimeline(2, 2), { title: "Two ranks", facts: ["All is well."] }));
   expect(svg.attributes).toMatchObject({ role: "img", "aria-labelledby": "title description" });
   const [title, description] = svg.children;
@@ -38,7 +38,7 @@ test("a screen reader gets title and description", () => {
   );
 });
 
-test("predicted and measured share an axis, one under the other", () => {
+test("predicted and measured timelines share an axis and are drawn one below the other", () => {
   const predicted = ringTimeline(3, 4);
   const measured = { ...ringTimeline(3, 5), seconds: 0.02 };
   const svg = parse(timelineSvg({ predicted, measured }));
@@ -50,7 +50,7 @@ test("predicted and measured share an axis, one under the other", () => {
   expect(texts).toContain("The prediction is 20 % below the measurement.");
 });
 
-test("of many ranks, all together and eight or nine of them are drawn, in a picture of bounded size", () => {
+test("of many ranks, a summary and eight or nine ranks are drawn, in less than 2 MB", () => {
   const text = timelineSvg(ringTimeline(512, 600));
   const svg = parse(text);
   const rows = findElements(svg, "text").filter(({ text: words }) => /^rank \d+$/.test(words));
@@ -63,13 +63,13 @@ test("of many ranks, all together and eight or nine of them are drawn, in a pict
   expect(text.length).toBeLessThan(2e6);
 });
 
-test("the selected ranks are drawn", () => {
+test("only the selected ranks are drawn", () => {
   const svg = parse(timelineSvg(ringTimeline(64, 4), { ranks: [5, 17, 99] }));
   const rows = findElements(svg, "text").filter(({ text }) => /^rank \d+$/.test(text));
   expect(rows.map(({ text }) => text)).toEqual(["rank 5", "rank 17"]);
 });
 
-test("colours stand for what the caller names, the same in both lanes", () => {
+test("the option group determines the colors, which are the same in both lanes", () => {
   const getStepName = ({ start }: TimelineEvent): string => `step ${Math.round(start / 0.004)}`;
   const svg = parse(timelineSvg(ringTimeline(1, 3), { group: getStepName }));
   const bars = findElements(svg, "g").filter(({ children }) => children[0]?.text.startsWith("step 1"));
@@ -77,7 +77,7 @@ test("colours stand for what the caller names, the same in both lanes", () => {
   expect(new Set(bars.map(({ children }) => children[1]!.attributes["fill"])).size).toBe(1);
 });
 
-test("transfers at the same time lie beside one another", () => {
+test("concurrent transfers are drawn one below the other", () => {
   const transfer = { lane: "communication", name: "sendRecv", start: 0, end: 1 } as const;
   const events = [
     { ...transfer, label: "row" },
@@ -91,7 +91,7 @@ test("transfers at the same time lie beside one another", () => {
   expect(Number(boxes[1]!["y"])).toBeCloseTo(Number(boxes[0]!["y"]) + Number(boxes[0]!["height"]));
 });
 
-test("nothing done, and names that mean something in XML, are drawn too", () => {
+test("empty timelines and names with special characters of XML are drawn", () => {
   for (const timeline of [
     { seconds: 0, ranks: [] },
     { seconds: 0, ranks: [{ rank: 0, at: {}, events: [] }] },
@@ -116,7 +116,7 @@ const events = fc.array(
   { maxLength: 12 },
 );
 
-test("waiting is when transfers are under way and nothing computes", () => {
+test("waiting is the time in which transfers are in progress and no kernel runs", () => {
   fc.assert(
     fc.property(events, (eventSpecs) => {
       const timelineEvents: TimelineEvent[] = eventSpecs.map((event) => ({ ...event, end: event.start + event.end }));
@@ -132,7 +132,7 @@ test("waiting is when transfers are under way and nothing computes", () => {
   );
 });
 
-test("computing, waiting and idling are all of the time", () => {
+test("computing, waiting and idle time add up to the total time", () => {
   fc.assert(
     fc.property(fc.array(events, { minLength: 1, maxLength: 4 }), (eventsByRank) => {
       const ranks = eventsByRank.map((rankEvents, rank) => {
@@ -148,7 +148,7 @@ test("computing, waiting and idling are all of the time", () => {
   );
 });
 
-test("names of any length stay on the page, and are shown whole", () => {
+test("long names stay within the page and are complete in the tooltips", () => {
   const longName = "a name that goes on and on, ".repeat(12);
   const { seconds, ranks } = ringTimeline(2, 2);
   const namedRanks = ranks.map(({ rank, events }) => ({
@@ -166,13 +166,13 @@ test("names of any length stay on the page, and are shown whole", () => {
   expect(listTooltips(svg)).toContain(`attend ${longName}`);
 });
 
-test("a run in which nothing was measured is drawn without a comparison", () => {
+test("a timeline without events is drawn without a comparison", () => {
   const measured = { seconds: 0, ranks: [] };
   const svg = timelineSvg({ predicted: measured, measured: ringTimeline(20, 1) });
   expect(parse(svg).children[0]!.text).toBe("Timeline");
   expect(timelineSvg({ predicted: ringTimeline(20, 1), measured })).not.toMatch(/NaN|Infinity|The prediction is/);
 });
 
-test("options that do not exist are rejected", () => {
+test("timelineSvg rejects unknown options", () => {
   expect(() => timelineSvg(ringTimeline(1, 1), { titel: "A ring" } as object)).toThrow(/timelineSvg: expected options/);
 });

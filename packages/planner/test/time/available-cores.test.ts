@@ -5,13 +5,13 @@ import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
 import { countAvailableCores, parseCpuList } from "../../src/time/available-cores.ts";
 
-test("a list of CPUs has single ones and ranges", () => {
+test("parseCpuList accepts single CPUs and ranges", () => {
   expect(parseCpuList("0-3,8")).toEqual([0, 1, 2, 3, 8]);
   expect(parseCpuList("5")).toEqual([5]);
   expect(parseCpuList("")).toEqual([]);
 });
 
-test("ranks that share all cores have those of the process", async () => {
+test("countAvailableCores returns the cores of the process for ranks that share all of them", async () => {
   const contexts = await world(2, { device: () => cpu({ threads: 1 }) });
   expect(await countAvailableCores(contexts)).toBe(availableParallelism());
   await Promise.all(contexts.map((ctx) => ctx.close()));
@@ -19,7 +19,7 @@ test("ranks that share all cores have those of the process", async () => {
 
 const canBind = availableParallelism() > 1 && spawnSync("taskset", ["--version"]).status === 0;
 
-test.runIf(canBind)("a rank that is bound to one core counts those of the others", async () => {
+test.runIf(canBind)("countAvailableCores counts the cores of all ranks if each is bound to one core", async () => {
   const contexts = await world(2, { device: () => cpu({ threads: 1 }) });
   const list = execFileSync("taskset", ["-pc", String(process.pid)], { encoding: "utf8" })
     .split(":")

@@ -29,7 +29,7 @@ const grids = [
   [3, 6],
 ] as const;
 
-test.each(grids)("a schedule of %d × %d takes at most 1.15 times what no order can beat", (...shape) => {
+test.each(grids)("an overlapped schedule of %d × %d takes at most 1.15 times the lower bound", (...shape) => {
   const { mesh, tokens, ...phases } = countWork(shape);
   for (const phase of ["forward", "backward"] as const) {
     for (const ratio of [0.25, 0.5, 1, 2]) {

@@ -31,7 +31,7 @@ const trueProfile: Profile = {
   cores: { perNode: 2, efficiency: 0.9, wait: 150e-6 },
 };
 
-test("calibration recovers a machine that is made up", async () => {
+test("calibrate recovers the profile of a synthetic machine", async () => {
   const contexts = synthesize(await openRanks(3), trueProfile);
   const calibrated = await calibrate({ contexts, dtypes: ["float32"], repetitions: 1, cores: 2, name: "made up" });
   const { attend, attendBackward, launch, bandwidth } = calibrated.kernels;
@@ -57,7 +57,7 @@ test("calibration recovers a machine that is made up", async () => {
   expect(calibrated.stepOverhead).toBeGreaterThanOrEqual(0);
 });
 
-test("what steps take beyond kernels, messages and waits is found", async () => {
+test("calibrate measures the time of a step beyond kernels, messages and waits", async () => {
   const excessSeconds = 5e-3;
   const contexts = synthesize(await openRanks(2), { ...trueProfile, cores: { perNode: 2 } }, excessSeconds);
   const calibrated = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 2 });
@@ -75,7 +75,7 @@ test("what steps take beyond kernels, messages and waits is found", async () => 
   expect(ratio).toBeLessThan(1);
 });
 
-test("kernels are timed on as many ranks at once as have a core", async () => {
+test("calibrate times kernels on as many ranks at once as there are cores", async () => {
   const sharedCoresProfile = { ...trueProfile, cores: { perNode: 1.5 } };
   const contexts = synthesize(await openRanks(3), sharedCoresProfile);
   const calibrated = await calibrate({ contexts, dtypes: ["float32"], headDims: [64], repetitions: 1, cores: 2 });
@@ -87,7 +87,7 @@ test("kernels are timed on as many ranks at once as have a core", async () => {
   expect([calibrated.cores!.perNode, oneCoreProfile.cores!.perNode]).toEqual([2, 1]);
 });
 
-test("one rank has no links to measure, and reports one core", async () => {
+test("calibrate keeps the default links for one rank and divides the cores by the threads of a rank", async () => {
   const contexts = synthesize(await openRanks(1), trueProfile);
   const calibrated = await calibrate({ contexts, dtypes: ["float32"], headDims: [32], repetitions: 1, cores: 4 });
   expect(calibrated.links).toEqual(baseProfile.links);
@@ -104,7 +104,7 @@ test("one rank has no links to measure, and reports one core", async () => {
   expect(fourThreadProfile.cores).toEqual({ perNode: 2 });
 });
 
-test("a real device gives a profile that is one", async () => {
+test("calibrate returns a valid profile for a real device", async () => {
   const calibrated = await calibrate({
     contexts: await openRanks(2),
     dtypes: ["bfloat16"],
@@ -116,7 +116,7 @@ test("a real device gives a profile that is one", async () => {
   expect(Object.keys(calibrated.kernels.attend)).toEqual(["bfloat16"]);
 });
 
-test("no contexts, and options that do not exist, are rejected", async () => {
+test("calibrate rejects an empty list of contexts and unknown options", async () => {
   await expect(calibrate({ contexts: [] })).rejects.toThrow(
     "calibrate: contexts: expected a non-empty array, each element a Context returned by init, received []",
   );
@@ -133,6 +133,6 @@ test.each([
   [{ threads: 0 }, "threads: expected an integer ≥ 1, received 0"],
   [{ cores: Number.NaN }, "cores: expected a number > 0, received NaN"],
   [{ name: "" }, 'name: expected a string, received ""'],
-])("%j is rejected before anything is measured", async (options, expected) => {
+])("calibrate rejects the options %j", async (options, expected) => {
   await expect(calibrate({ contexts: await openRanks(1), ...options })).rejects.toThrow(`calibrate: ${expected}`);
 });

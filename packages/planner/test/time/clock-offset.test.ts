@@ -20,7 +20,7 @@ async function runOnHosts<T>(run: (contexts: readonly Context[]) => Promise<T>):
   }
 }
 
-test("the offset of each host's clock is measured within the error that is stated", async () => {
+test("clockOffset measures the offset of each host's clock within the stated error", async () => {
   const offsets = await runOnHosts((contexts) =>
     Promise.all(contexts.map((ctx) => clockOffset(ctx, { now: createClock(ctx.rank) }))),
   );
@@ -38,7 +38,7 @@ test("the offset of each host's clock is measured within the error that is state
   }
 });
 
-test("traces of several hosts are aligned: a barrier is over nowhere before it has begun everywhere", async () => {
+test("timelineOf aligns traces of several hosts: no barrier ends before it has begun on every host", async () => {
   const traces = await runOnHosts(async (contexts) => {
     for (const ctx of contexts) ctx.startTrace();
     for (const ctx of contexts) ctx.world.barrier().wait();
@@ -70,7 +70,7 @@ test("traces of several hosts are aligned: a barrier is over nowhere before it h
   expect(otherData.clockErrorMicroseconds).toBeCloseTo(clockError! * 1e6, 2);
 });
 
-test("ranks of one host have one clock: nothing is sent", async () => {
+test("ranks of one host have a clock offset of 0 and send no messages", async () => {
   const contexts = await world(2, { device: () => cpu({ threads: 1 }), timeout: 20 });
   const offsets = await Promise.all(contexts.map((ctx) => clockOffset(ctx)));
   expect(offsets).toEqual([

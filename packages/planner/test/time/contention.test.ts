@@ -16,20 +16,20 @@ const createTwoRankNodes = (sharedBy: number): Profile => ({
   links: { ...toyProfile.links, "inter-node": { ...slowLink, sharedBy } },
 });
 
-test("messages at one port share it, and the last has it to itself", () => {
+test("concurrent messages share a port, and the last one uses all of it", () => {
   const simulation = runScript({ sp: 4 }, createTwoRankNodes(2), sendAcross(1, 3));
   expect(listTimes(simulation, 0, "sendRecv")).toEqual([[0, 2]]);
   expect(listTimes(simulation, 1, "sendRecv")).toEqual([[0, 4]]);
   expect(listTimes(simulation, 3, "sendRecv")).toEqual([[0, 4]]);
 });
 
-test("ranks with a rail each do not feel one another", () => {
+test("ranks with one rail each do not slow each other down", () => {
   const simulation = runScript({ sp: 4 }, createTwoRankNodes(1), sendAcross(1, 3));
   expect(listTimes(simulation, 0, "sendRecv")).toEqual([[0, 1]]);
   expect(listTimes(simulation, 1, "sendRecv")).toEqual([[0, 3]]);
 });
 
-test("links of two classes are two ports", () => {
+test("links of two classes use separate ports", () => {
   const script = ({ ctx, rank, tensor }: RankStage): void => {
     const peers = [rank ^ 1, rank ^ 2];
     const transfers = peers.flatMap((peer) => [
@@ -42,7 +42,7 @@ test("links of two classes are two ports", () => {
   expect(runScript({ sp: 4 }, { ...toyProfile, ranksPerNode: 4 }, script).seconds).toBeCloseTo(4, 9);
 });
 
-test("a port that is not duplex shares itself between both ways", () => {
+test("a port that is not duplex divides its bandwidth between both directions", () => {
   const exchange = ({ ctx, rank, tensor }: RankStage): void => {
     ctx.world
       .sendRecv([
@@ -71,7 +71,7 @@ test("kernels share the cores of a node", () => {
   ).toBe(1);
 });
 
-test("messages go first where ranks share cores, and take from the kernels", () => {
+test("messages take precedence over kernels if ranks share cores", () => {
   const simulation = runScript(
     { sp: 2 },
     { ...toyProfile, cores: { perNode: 3 } },
@@ -89,7 +89,7 @@ test("messages go first where ranks share cores, and take from the kernels", () 
   expect(listTimes(simulation, 0, "attend")).toEqual([[0, 1.5]]);
 });
 
-test("hosts take a core while they enqueue", () => {
+test("a host occupies a core while it enqueues", () => {
   const simulation = runScript({ sp: 1 }, { ...toyProfile, enqueue: 0.25, cores: { perNode: 1 } }, ({ compute }) =>
     compute(),
   );
@@ -100,12 +100,12 @@ test("hosts take a core while they enqueue", () => {
   expect(end).toBeCloseTo(0.75 + 1 + Math.min(1, remainingHostSeconds), 9);
 });
 
-test("a step begins after what the host does before its first operation", () => {
+test("a step begins after the step overhead of the host", () => {
   const simulation = runScript({ sp: 1 }, { ...toyProfile, stepOverhead: 2 }, ({ compute }) => compute());
   expect(listTimes(simulation, 0, "attend")).toEqual([[2, 3]]);
 });
 
-test("kernels of ranks that wait for each other reach a share of their speed, and waits take time", () => {
+test("kernels of ranks that wait for each other run at the stated efficiency, and waits take time", () => {
   const script = ({ ctx, rank, compute, tensor }: RankStage): void => {
     for (let step = 0; step < 2; step++) {
       const work = ctx.world.sendRecv([
@@ -141,7 +141,7 @@ function countHostSeconds(): number {
   return seconds;
 }
 
-test("a rank that communicates computes more slowly where communication takes units", () => {
+test("the communication tax slows down the kernels of a rank that communicates", () => {
   const simulation = runScript(
     { sp: 2 },
     { ...toyProfile, communicationTax: 0.5 },
@@ -157,7 +157,7 @@ test("a rank that communicates computes more slowly where communication takes un
   expect(listTimes(simulation, 0, "attend")).toEqual([[0, 1.5]]);
 });
 
-test("rates change as often as need be and no work is lost", () => {
+test("all bytes and tiles are completed while rates change repeatedly", () => {
   const countElements = (a: number, b: number): number => 1 + ((a + b) % 3);
   const listPeers = (rank: number): number[] => [1, 2, 3].map((step) => (rank + step) % 4);
   const record = recordScript({ sp: 4 }, ({ ctx, rank, compute, tensor }) => {

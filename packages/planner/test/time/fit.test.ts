@@ -43,7 +43,7 @@ const machines: readonly AttentionSpeed[] = [
   { flops: 1e9, halfRows: 0, halfKeys: 0, halfDim: 0 },
 ];
 
-test.each(machines)("the fit recovers a machine of %o", (trueSpeed) => {
+test.each(machines)("fitAttention recovers the speed %o", (trueSpeed) => {
   for (const [kind, operations] of [
     ["attend", 4],
     ["attendBackward", 10],
@@ -56,7 +56,7 @@ test.each(machines)("the fit recovers a machine of %o", (trueSpeed) => {
   }
 });
 
-test("noise in the samples moves the fit by as much, not by more", () => {
+test("noise of 2 % in the samples changes the fitted time by less than 3 %", () => {
   const trueSpeed = machines[0]!;
   const noisyFit = fitAttention(createSamples(trueSpeed, "attend", [64, 128], 0.02), 4, LAUNCH_SECONDS);
   const [fittedSample] = createSamples(noisyFit, "attend", [96]).slice(-1);
@@ -64,20 +64,20 @@ test("noise in the samples moves the fit by as much, not by more", () => {
   expect(Math.abs(fittedSample!.seconds / trueSample!.seconds - 1)).toBeLessThan(0.03);
 });
 
-test("of one size of heads, all of their loss is in the flops", () => {
+test("with samples of one head size, halfDim is 0 and its effect is part of flops", () => {
   const fitted = fitAttention(createSamples(machines[0]!, "attend", [64]), 4, LAUNCH_SECONDS);
   expect(fitted.halfDim).toBe(0);
   expect(fitted.flops / 80e9).toBeCloseTo(64 / (64 + 16), 2);
 });
 
-test("latency and bandwidth are those of a line", () => {
+test("fitBytes recovers the latency and the bandwidth of a line", () => {
   const samples = [1e3, 1e5, 1e7].map((bytes) => ({ bytes, seconds: 20e-6 + bytes / 5e9 }));
   const { latency, bandwidth } = fitBytes(samples);
   expect(latency * 1e6).toBeCloseTo(20, 6);
   expect(bandwidth / 1e9).toBeCloseTo(5, 6);
 });
 
-test("of samples so noisy that more takes no longer, the fastest counts", () => {
+test("fits use the fastest sample if larger samples take no longer than smaller ones", () => {
   const noisySamples = [
     { bytes: 1e3, seconds: 2e-3 },
     { bytes: 1e6, seconds: 1e-3 },
@@ -88,7 +88,7 @@ test("of samples so noisy that more takes no longer, the fastest counts", () => 
   expect(fitAttention(tiles, 4, 0)).toEqual({ flops: maxFlops, halfKeys: 0, halfRows: 0, halfDim: 0 });
 });
 
-test("no factor is below zero", () => {
+test("leastSquares returns no negative factors", () => {
   const rows = [
     [1, 1],
     [2, 1],

@@ -6,7 +6,7 @@ import { gatheringBackend } from "../gathering.ts";
 
 const sizes = { tokens: 48, numHeads: 2, headDim: 4 } as const;
 
-test("of a ring in a ring, the outer one crosses nodes and the inner one does not", () => {
+test("in a ring inside a ring, only the outer ring crosses nodes", () => {
   const backend = ring({ axis: "node", inner: ring({ axis: "gpu" }) });
   const attentionRecord = record({ ...sizes, backend, mesh: { node: 3, gpu: 2 } });
   const traffic = count(attentionRecord);
@@ -20,7 +20,7 @@ test("of a ring in a ring, the outer one crosses nodes and the inner one does no
   }
 });
 
-test("classes add up to all, with collectives too", () => {
+test("the traffic of all link classes adds up to the total, also with collectives", () => {
   for (const backend of [mesh2d({ shape: [2, 3] }), gatheringBackend()]) {
     const attentionRecord = record({ ...sizes, numHeads: 1, backend, mesh: { sp: 6 } });
     const traffic = count(attentionRecord);
@@ -35,7 +35,7 @@ test("classes add up to all, with collectives too", () => {
   }
 });
 
-test("a prediction has the time, the bytes and the memory of a record", () => {
+test("a prediction has the time, the bytes and the memory of its record", () => {
   const mesh = { sp: 16 };
   const call = { tokens: 65_536, numHeads: 8, headDim: 128 } as const;
   const {
@@ -54,7 +54,7 @@ test("a prediction has the time, the bytes and the memory of a record", () => {
   expect(prediction.simulation.ranks.length).toBe(16);
 });
 
-test("more ranks take less time, slower links more, and events are kept where `keep` selects the rank", () => {
+test("more ranks take less time, slower links take more, and only ranks that `keep` selects have events", () => {
   const call = { tokens: 1_048_576, numHeads: 8, headDim: 128, backend: ring() } as const;
   const predictSeconds = (sp: number, bandwidth: number): number => {
     const { links } = profiles["h100-ib400"];

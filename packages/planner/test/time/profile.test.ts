@@ -2,12 +2,12 @@ import { expect, test } from "vitest";
 import { attentionSeconds } from "../../src/time/kernel-time.ts";
 import { linkClass, parseProfile, type Profile, profiles } from "../../src/index.ts";
 
-test.each(Object.entries(profiles))("%s survives JSON and bears its name", (name, profile) => {
+test.each(Object.entries(profiles))("%s has its own name and is unchanged after a JSON round trip", (name, profile) => {
   expect(profile.name).toBe(name);
   expect(parseProfile(JSON.stringify(profile))).toEqual(profile);
 });
 
-test("ranks are joined by what lies between them", () => {
+test("linkClass depends on whether two ranks are equal, on one node, or on different nodes", () => {
   const topology = { ranksPerNode: 4 };
   expect(linkClass(topology, 5, 5)).toBe("self");
   expect(linkClass(topology, 4, 7)).toBe("intra-node");
@@ -60,7 +60,7 @@ const invalidProfiles: readonly (readonly [string, unknown, string])[] = [
   ],
 ];
 
-test.each(invalidProfiles)("%s is rejected with the place", (_, invalidProfile, message) => {
+test.each(invalidProfiles)("parseProfile rejects %s and names the place", (_, invalidProfile, message) => {
   const text = typeof invalidProfile === "string" ? invalidProfile : JSON.stringify(invalidProfile);
   expect(() => parseProfile(text)).toThrow(message);
 });
@@ -93,13 +93,13 @@ test.each(publishedTflops)(
   },
 );
 
-test("a100: long sequences reach what FlashAttention-2 reports", () => {
+test("a100: long sequences reach the speed that FlashAttention-2 reports", () => {
   const a100 = profiles["a100-ib200"];
   expect(computeTflops(a100, "attend", 128, 16_384)).toBeCloseTo(230, -1);
   expect(computeTflops(a100, "attendBackward", 128, 16_384) / 312).toBeCloseTo(0.63, 2);
 });
 
-test("interleaved heads take longer where a profile states so", () => {
+test("interleaved heads take longer only where a profile has a factor for them", () => {
   const { kernels } = profiles["cpu-local"];
   const tile = { dtype: "float32", headDim: 64, numHeads: 4, rows: 512, keys: 512, pairs: 512 ** 2 } as const;
   const [denseSeconds, interleavedSeconds] = [false, true].map((isInterleaved) =>
@@ -112,7 +112,7 @@ test("interleaved heads take longer where a profile states so", () => {
   );
 });
 
-test("a call that sees nothing costs its launch, one of few rows a whole wave", () => {
+test("a call without visible pairs costs its launch, and a call with few rows costs a whole wave", () => {
   const { kernels } = h100;
   const tile = { dtype: "bfloat16", headDim: 128, numHeads: 1, rows: 128, keys: 4096, pairs: 128 * 4096 } as const;
   expect(attentionSeconds(kernels, "attend", { ...tile, pairs: 0 })).toBe(kernels.launch);

@@ -9,7 +9,7 @@ const call = { mesh: { sp: 3 }, tokens: 12, numHeads: 1, headDim: 4, dtype: "flo
 const createSimulation = (backend: AttentionBackend) => (): unknown =>
   simulate(record({ backend, ...call }), toyProfile);
 
-test("a send without a receive is rejected, with the place", () => {
+test("simulate rejects a send without a receive and names the waiting rank", () => {
   const dropReceives = (group: ProcessGroup, transfers: readonly Transfer[]): readonly Transfer[] =>
     group.rank === 1 ? transfers.filter((transfer) => "to" in transfer) : transfers;
   expect(createSimulation(interceptedRing(dropReceives))).toThrow(
@@ -17,7 +17,7 @@ test("a send without a receive is rejected, with the place", () => {
   );
 });
 
-test("messages of two sizes are rejected", () => {
+test("simulate rejects a message whose sender and receiver expect different sizes", () => {
   const simulateScript = (): unknown =>
     runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
       ctx.world.sendRecv([rank === 0 ? { tensor: tensor(3), to: 1 } : { tensor: tensor(2), from: 0 }]).wait();
@@ -25,7 +25,7 @@ test("messages of two sizes are rejected", () => {
   expect(simulateScript).toThrow("sends 12 bytes to rank 1, but its sendRecv #0 expects 8 bytes");
 });
 
-test("a circle of waiting ranks is rejected", () => {
+test("simulate rejects a cycle of waiting ranks", () => {
   const simulateScript = (): unknown =>
     runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
       // Each rank sends first and then receives, so that no receive is ever reached.
@@ -35,7 +35,7 @@ test("a circle of waiting ranks is rejected", () => {
   expect(simulateScript).toThrow("rank 0 waits in sendRecv #0; rank 1 waits in sendRecv #0; call prove(record)");
 });
 
-test("different collectives under one number are rejected", () => {
+test("simulate rejects different collectives with the same number", () => {
   const simulateScript = (): unknown =>
     runScript({ sp: 2 }, toyProfile, ({ ctx, rank, tensor }) => {
       if (rank === 0) ctx.world.barrier().wait();
@@ -46,7 +46,7 @@ test("different collectives under one number are rejected", () => {
   );
 });
 
-test("a dtype that the profile lacks is rejected", () => {
+test("simulate rejects a dtype that the profile lacks", () => {
   const attentionRecord = record({ ...call, backend: ring(), dtype: "float32" });
   expect(() => simulate(attentionRecord, profiles["h100-ib400"])).toThrow(
     "profile: kernels.attend: expected float32, received bfloat16, float16; measure or set the speed",

@@ -34,14 +34,14 @@ test("a ring hides a transfer behind the tile before it", () => {
   expect(exposed).toBeCloseTo(0.25, 9);
 });
 
-test("what takes longer than the tile is exposed", () => {
+test("the part of a transfer that takes longer than the tile is exposed", () => {
   const { forward, total, exposed } = simulateRingOfTwo(3);
   expect(forward).toBeCloseTo(3 + 1, 9);
   expect(total).toBeCloseTo(3 + 1 + 3 + 1 + 3, 9);
   expect(exposed).toBeCloseTo(2 + 2 + 3, 9);
 });
 
-test("a message moves when both sides have their turn", () => {
+test("a message starts when both sides have reached it", () => {
   const simulation = runScript({ sp: 2 }, toyProfile, ({ ctx, rank, compute, tensor }) => {
     if (rank === 1) compute();
     ctx.world.sendRecv([rank === 0 ? { tensor: tensor(3), to: 1 } : { tensor: tensor(3), from: 0 }]).wait();
@@ -53,7 +53,7 @@ test("a message moves when both sides have their turn", () => {
   expect(simulation.seconds).toBeCloseTo(4, 9);
 });
 
-test("a rank's collectives run one after the other, beside its kernels", () => {
+test("collectives of a rank run one after the other, concurrently with its kernels", () => {
   const simulation = runScript({ sp: 2 }, toyProfile, ({ ctx, rank, compute, tensor }) => {
     const peer = 1 - rank;
     const firstWork = ctx.world.sendRecv([
@@ -81,7 +81,7 @@ test("a rank's collectives run one after the other, beside its kernels", () => {
   ]);
 });
 
-test("groups have channels of their own if the machine states so", () => {
+test("groups have separate channels if the profile states so", () => {
   const runBothAxes = (profile: Profile) =>
     runScript({ a: 2, b: 2 }, profile, ({ ctx, tensor }) => {
       const works = ["a", "b"].map((axis) => {
@@ -103,7 +103,7 @@ test("groups have channels of their own if the machine states so", () => {
   ]);
 });
 
-test("latency comes before the first byte, once for what two batches exchange", () => {
+test("latency precedes the first byte, once for all messages of a batch", () => {
   const simulation = runScript({ sp: 2 }, profileWithLink({ latency: 0.5 }), ({ ctx, rank, tensor }) => {
     const endpoint = rank === 0 ? { to: 1 } : { from: 0 };
     ctx.world
@@ -116,7 +116,7 @@ test("latency comes before the first byte, once for what two batches exchange", 
   expect(simulation.seconds).toBeCloseTo(0.5 + 3, 9);
 });
 
-test("nothing begins before the host has enqueued it", () => {
+test("no operation begins before the host has enqueued it", () => {
   const simulation = runScript({ sp: 1 }, { ...toyProfile, enqueue: 0.1 }, ({ compute }) => {
     compute();
     compute();
@@ -128,7 +128,7 @@ test("nothing begins before the host has enqueued it", () => {
   ]);
 });
 
-test("a machine with quick kernels is as slow as its hosts", () => {
+test("the time to enqueue operations limits a machine with fast kernels", () => {
   const profile = {
     ...toyProfile,
     enqueue: 1,

@@ -5,7 +5,7 @@ import { cpu } from "@mosaic/kernels-cpu";
 import { expect, test } from "vitest";
 import { profiles, record, simulate, timelineOf } from "../../src/index.ts";
 
-test("time begins with the first event of any rank, in seconds; ranks and events are in order", () => {
+test("timelineOf returns seconds from the first event of any rank, with sorted ranks and events", () => {
   const createKernelEvent = (start: number, end: number): TraceEvent => ({
     lane: "compute",
     name: "attend",
@@ -44,7 +44,7 @@ test("time begins with the first event of any rank, in seconds; ranks and events
   expect(timelineOf([])).toEqual({ seconds: 0, ranks: [] });
 });
 
-test("a measured run has the events of the predicted one, rank by rank", async () => {
+test("a measured run has the same events on each rank as the predicted run", async () => {
   const sizes = { tokens: 48, numHeads: 2, headDim: 8 };
   const mesh = { sp: 3 };
   const predicted = simulate(record({ ...sizes, backend: ring(), mesh, dtype: "float32" }), profiles["cpu-local"]);

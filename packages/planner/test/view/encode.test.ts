@@ -15,7 +15,7 @@ import { decodeTiles } from "../../viewer/tile-layers.ts";
 const call = { tokens: 1024, numHeads: 4, headDim: 16, mask: masks.causal(), placement: "zigzag" } as const;
 const profile = profiles["h100-ib400"];
 
-test("every event comes back, to a nanosecond", () => {
+test("decoded events equal the encoded events to within 2 ns", () => {
   const { simulation } = predict({ backend: ring(), mesh: { dp: 2, sp: 3 }, ...call }, profile);
   const kinds = new Kinds();
   const run = decodeRun(encodeRun("predicted", simulation, 1e6), kinds);
@@ -34,7 +34,7 @@ test("every event comes back, to a nanosecond", () => {
   }
 });
 
-test("merged events keep the time that a rank was busy, its bytes, and what it spent its time on", () => {
+test("merged events preserve busy time, bytes and the time breakdown of each rank", () => {
   const { simulation } = predict({ backend: ring(), mesh: { sp: 8 }, ...call }, profile);
   const kinds = new Kinds();
   const data = encodeRun("", simulation, 160);
@@ -66,7 +66,7 @@ test("merged events keep the time that a rank was busy, its bytes, and what it s
   expect(spent.reduce((sum, [, own]) => sum + own, 0) / totalRankSeconds).toBeCloseTo(waiting, 9);
 });
 
-test("memory over time ends at what is left, and its most is the record's peak", () => {
+test("memory over time reaches the record's peak and is kept only for selected ranks", () => {
   const attentionRecord = record({ backend: ring(), mesh: { sp: 4 }, ...call });
   const { ranks } = simulate(attentionRecord, profile);
   for (const [i, { memory, seconds }] of ranks.entries()) {
@@ -79,7 +79,7 @@ test("memory over time ends at what is left, and its most is the record's peak",
   ).toEqual([false, true, false, false]);
 });
 
-test("tiles are computed by the ranks that the picture names, each at a step of its own", () => {
+test("encoded tiles have the ranks of the tile map, and a rank's own tiles have step 0", () => {
   for (const backend of [ring(), ulysses()]) {
     const attentionRecord = record({ backend, mesh: { sp: 4 }, ...call });
     const data = encodeTiles(attentionRecord);
@@ -101,7 +101,7 @@ test("tiles are computed by the ranks that the picture names, each at a step of 
   expect(Array.from({ length: 7 }, (_, i) => layer!.step[i * 7 + i])).toEqual([0, 0, 0, 0, 0, 0, 0]);
 });
 
-test("more pieces than bands are sampled, and nothing that the mask shows is without a rank", () => {
+test("spans beyond the limit are sampled, and every visible cell still has a rank", () => {
   const attentionRecord = record({ backend: ring(), mesh: { sp: 12 }, ...call });
   expect(encodeTiles(attentionRecord).queries.length).toBe(23);
   const data = encodeTiles(attentionRecord, 16);
@@ -112,7 +112,7 @@ test("more pieces than bands are sampled, and nothing that the mask shows is wit
   }
 });
 
-test("links have the bytes that ranks send, by rank or by node", () => {
+test("links have the bytes that ranks send, between ranks or between nodes", () => {
   const attentionRecord = record({ backend: ring(), mesh: { sp: 4 }, ...call });
   const { links, nodes, between } = encodeLinks(attentionRecord, 2);
   expect([nodes, between]).toEqual([[0, 0, 1, 1], "ranks"]);
@@ -131,7 +131,7 @@ test("links have the bytes that ranks send, by rank or by node", () => {
   expect(nodeLinks.links.map(({ from, to, bytes }) => bytes === sumBytes(from, to))).toEqual([true, true, true, true]);
 });
 
-test("load is the visible pairs of each rank's queries", () => {
+test("load is the number of visible pairs of each rank's queries", () => {
   const attentionRecord = record({ backend: ring(), mesh: { sp: 4 }, ...call, placement: "contiguous" });
   const countPairs = (rank: number): number => 256 * 256 * rank + (256 * 257) / 2;
   expect(encodeLoad(attentionRecord)!.pairs).toEqual([0, 1, 2, 3].map(countPairs));
@@ -140,7 +140,7 @@ test("load is the visible pairs of each rank's queries", () => {
   ).toBeUndefined();
 });
 
-test("the page has its data, in scripts that no text of it can end", () => {
+test("viewerHtml embeds its data in a script that no text can end", () => {
   const { simulation, record: attentionRecord } = predict({ backend: ring(), mesh: { sp: 2 }, ...call }, profile);
   const page = viewerHtml(simulation, { title: "a </script><b> & c", record: attentionRecord, ranksPerNode: 8 });
   const [, text = ""] = /<script type="application\/json" class="viewer-data">(.*?)<\/script>/s.exec(page) ?? [];

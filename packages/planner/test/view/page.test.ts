@@ -34,7 +34,7 @@ function describeCriticalPath(timeline: Timeline): readonly string[] {
   });
 }
 
-test("the critical path follows a rank's events back to its beginning", () => {
+test("the critical path follows the events of a rank back to the beginning", () => {
   expect(
     describeCriticalPath(
       createTimeline([
@@ -48,7 +48,7 @@ test("the critical path follows a rank's events back to its beginning", () => {
   ).toEqual(["0 b 1", "0 a 0"]);
 });
 
-test("the critical path goes on at the rank that joined a collective last", () => {
+test("the critical path continues at the rank that joined a collective last", () => {
   const path = describeCriticalPath(
     createTimeline([
       [
@@ -66,7 +66,7 @@ test("the critical path goes on at the rank that joined a collective last", () =
   expect(path).toEqual(["0 end 4", "0 allReduce 1", "1 slow 0"]);
 });
 
-test("collectives of other groups hold nothing up", () => {
+test("the critical path does not continue at ranks of other groups", () => {
   const createEvents = (joinTime: number): readonly EventTuple[] => [
     ["compute", "own", 0, joinTime],
     ["communication", "allReduce", joinTime, 4, "sum(tp)"],
@@ -81,12 +81,12 @@ test("collectives of other groups hold nothing up", () => {
   expect(describeCriticalPath(oneGroup)).toEqual(["0 allReduce 1", "1 own 0"]);
 });
 
-test("an empty timeline, and events that take no time, have no critical path", () => {
+test("an empty timeline and events of zero duration have no critical path", () => {
   expect(describeCriticalPath({ seconds: 0, ranks: [] })).toEqual([]);
   expect(describeCriticalPath(createTimeline([[["compute", "a", 1, 1]]]))).toEqual([]);
 });
 
-test("coverage is the share of each pixel's time, summed over ranks", () => {
+test("coverage is the weighted share of each pixel's time, for each style", () => {
   const kinds = new Kinds();
   const eventTuples: EventTuple[] = Array.from({ length: 200 }, (_, i) => [
     "compute",
@@ -115,7 +115,7 @@ test("coverage is the share of each pixel's time, summed over ranks", () => {
   }
 });
 
-test("colors are blended over what is there by their shares, and the sums begin anew", () => {
+test("blend mixes colors over the existing pixels by their shares and resets the sums", () => {
   const kinds = new Kinds();
   const events: readonly EventTuple[] = [
     ["compute", "a", 0, 1],
@@ -139,7 +139,7 @@ test("colors are blended over what is there by their shares, and the sums begin 
   expect(row[1]).toBe((0xff000000 | (50 << 16) | (100 << 8) | 200) >>> 0);
 });
 
-test("a view stays within what there is", () => {
+test("zoom, pan and reveal keep a view within the extent", () => {
   const extent = { seconds: 10, ranks: 100 };
   const fullView = wholeViewport(extent);
   expect(pan(fullView, extent, [0.5, 0.5])).toEqual(fullView);
@@ -153,7 +153,7 @@ test("a view stays within what there is", () => {
   expect([start <= 2 && end >= 2.5, first <= 60 && last >= 61]).toEqual([true, true]);
 });
 
-test("rows fill the height, and stand for several ranks where these are too many", () => {
+test("rows fill the height, and each stands for several ranks if there are too many", () => {
   const fewRows = layoutRows({ start: 0, end: 1, first: 0, last: 3 }, 2, { height: 60, minHeight: 4 });
   expect(fewRows.map(({ run, firstRank: from, endRank: to, top, height }) => [run, from, to, top, height])).toEqual([
     [0, 0, 1, 0, 10],
@@ -169,7 +169,7 @@ test("rows fill the height, and stand for several ranks where these are too many
   expect([manyRows[0]!.firstRank, manyRows.at(-1)!.endRank >= 1024]).toEqual([0, true]);
 });
 
-test("traces on clocks of several hosts are aligned as the planner aligns them", () => {
+test("decodeTraces aligns the clocks of several hosts in the same way as timelineOf", () => {
   const kinds: readonly EventKind[] = [
     { lane: "compute", name: "attend" },
     { lane: "compute", name: "collective wait" },

@@ -18,7 +18,7 @@ afterEach(() => rmSync(directory, { recursive: true, force: true }));
 const readTrace = (rank: number): RankTraceData =>
   JSON.parse(readFileSync(join(directory, `rank-${rank}.json`), "utf8")) as RankTraceData;
 
-test("each rank writes what it ran, sent and held, and the page beside it", async () => {
+test("each rank writes a trace of its events, bytes and memory, and the viewer page is written beside it", async () => {
   const contexts = await world(2, { device: () => cpu({ threads: 1 }) });
   const traces = await Promise.all(contexts.map((ctx) => traceContext(ctx, { directory, memoryInterval: 1 })));
   await Promise.all(
@@ -52,7 +52,7 @@ test("each rank writes what it ran, sent and held, and the page beside it", asyn
   }
 });
 
-test("a program that runs longer is traced until the limit, and its trace states so", async () => {
+test("a program that runs longer than the limit is traced up to it, and the trace states so", async () => {
   const [ctx] = await world(1, { device: () => cpu({ threads: 1 }) });
   const trace = await traceContext(ctx!, { directory, seconds: 0.001 });
   const writtenTrace = await new Promise<RankTraceData>((resolve) => {
@@ -68,7 +68,7 @@ test("a program that runs longer is traced until the limit, and its trace states
   expect(readTrace(0).note).toBe(writtenTrace.note);
 });
 
-test("a context that is closed without stop is left alone, and leaves no trace", async () => {
+test("a context that is closed without stop() has no timer left and writes no trace", async () => {
   vi.useFakeTimers({ toFake: ["setInterval", "clearInterval", "setTimeout", "clearTimeout"] });
   try {
     const [ctx] = await world(1, { device: () => cpu({ threads: 1 }) });
@@ -84,7 +84,7 @@ test("a context that is closed without stop is left alone, and leaves no trace",
   expect(readdirSync(directory)).toEqual([]);
 });
 
-test("options that cannot be are rejected before anything is traced", async () => {
+test("traceContext rejects invalid options and writes no file", async () => {
   const [ctx] = await world(1, { device: () => cpu({ threads: 1 }) });
   await expect(traceContext(ctx!, { directory: "" })).rejects.toThrow(/traceContext: directory/);
   await expect(traceContext(ctx!, { directory, seconds: 0 })).rejects.toThrow(/seconds/);
