@@ -2,7 +2,7 @@ import { expect, test } from "vitest";
 import { UsageError } from "@mosaic/program";
 import { checkNoOptions, formatArgs, help, parseSettings } from "../src/settings.ts";
 
-test("each task has defaults, options change them, and ranks are given the same", () => {
+test("tasks have defaults, options override them, and formatted arguments parse to the same settings", () => {
   const settings = parseSettings(["--task", "planted", "--top-k", "1", "--learning-rate", "0.5", "--ranks", "2"]);
   expect(settings).toMatchObject({ task: "planted", method: "meta", topK: 1, learningRate: 0.5, ranks: 2, heads: 1 });
   expect(settings.outputDir).toBe("runs/planted-meta1-0");
@@ -32,14 +32,14 @@ test.each([
   expect(() => parseSettings(args)).toThrow(expectedText);
 });
 
-test("a command without options takes none", () => {
+test("a command without options rejects options", () => {
   checkNoOptions("draw", []);
   expect(() => checkNoOptions("draw", ["--output-dir", "x"])).toThrow(
     new UsageError('draw: expected no options, received "--output-dir x"'),
   );
 });
 
-test("what a command decides is not taken and ignored", () => {
+test("options that the command sets itself are rejected", () => {
   const fixedOptions = { task: "genome", method: "meta", "top-k": "2", "output-dir": "" };
   expect(parseSettings(["--steps", "7"], fixedOptions)).toMatchObject({
     task: "genome",

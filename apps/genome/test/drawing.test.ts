@@ -56,18 +56,21 @@ function findMalformedTags(xml: string): readonly string[] {
   return [...malformedTags, ...openTags, ...bareAmpersands];
 }
 
-describe("the pictures", () => {
+describe("pictures", () => {
   const pictures = drawPictures(comparison, planted);
 
-  it.each(["routing", "loss-bytes", "recall"])("%s is well-formed, holds only numbers, and becomes a PNG", (name) => {
-    const svg = pictures[name]!;
-    expect(findMalformedTags(svg)).toEqual([]);
-    expect(svg).not.toMatch(/NaN|Infinity|undefined/);
-    const { width, height } = new Resvg(svg);
-    const pixels = Buffer.from(renderPng(svg));
-    expect(pixels.subarray(0, 8)).toEqual(Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a]));
-    expect([pixels.readUInt32BE(16), pixels.readUInt32BE(20)]).toEqual([2 * width, 2 * height]);
-  });
+  it.each(["routing", "loss-bytes", "recall"])(
+    "%s is well-formed, contains only valid numbers, and renders to a PNG",
+    (name) => {
+      const svg = pictures[name]!;
+      expect(findMalformedTags(svg)).toEqual([]);
+      expect(svg).not.toMatch(/NaN|Infinity|undefined/);
+      const { width, height } = new Resvg(svg);
+      const pixels = Buffer.from(renderPng(svg));
+      expect(pixels.subarray(0, 8)).toEqual(Buffer.from([0x89, 0x50, 0x4e, 0x47, 0x0d, 0x0a, 0x1a, 0x0a]));
+      expect([pixels.readUInt32BE(16), pixels.readUInt32BE(20)]).toEqual([2 * width, 2 * height]);
+    },
+  );
 
   it("show genes, methods and recall", () => {
     for (const gene of ["cI", "int", "J", "O"]) expect(pictures["routing"]).toContain(`<title>${gene}: `);
@@ -75,13 +78,13 @@ describe("the pictures", () => {
     expect(pictures["recall"]).toContain("seed 1: 0.750");
   });
 
-  it("draw each cell of the map once, in the shade of its share", () => {
+  it("draw each cell of the map with at least uniform weight once", () => {
     const cells = pictures["routing"]!.match(/M\d+ \d+h1v1h-1z/g)!;
     // Weights below a uniform one are not drawn.
     expect(cells.length).toBe(comparison.map.weights.filter((weight) => weight >= 1 / 4).length);
   });
 
-  it("stand on one page that fetches nothing", () => {
+  it("are embedded in one page that loads no external resources", () => {
     const html = formatPage(comparison, planted, pictures);
     expect(html).toContain("npm run &lt;anything&gt; &amp; more");
     expect(html.match(/<svg /g)!.length).toBe(3);

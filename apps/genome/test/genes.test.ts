@@ -18,7 +18,7 @@ function splitCodons({ start, end, isComplement }: Gene): readonly string[] {
 }
 
 describe("the genes", () => {
-  it("are read from the genome of 48 502 bases that begins with the left cohesive end", () => {
+  it("the genome has 48 502 bases and begins with the left cohesive end", () => {
     expect(genome.length).toBe(48_502);
     expect(formatBases(genome.subarray(0, 12))).toBe("GGGCGGCGACCT");
   });
@@ -30,7 +30,7 @@ describe("the genes", () => {
     expect(codons.findIndex((codon) => stopCodons.some((stop) => stop === codon))).toBe(codons.length - 1);
   });
 
-  it("stand in order, each once", () => {
+  it("are ordered by position and have unique names", () => {
     expect(genes.map(({ start }) => start)).toEqual(genes.map(({ start }) => start).toSorted((a, b) => a - b));
     expect(new Set(genes.map(({ name }) => name)).size).toBe(genes.length);
     expect(genes.length).toBeGreaterThanOrEqual(30);

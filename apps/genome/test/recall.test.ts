@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { massRecall, countRecalledPairs } from "../src/evaluation.ts";
 
-test("a planted source counts if it is among the first k that were chosen", () => {
+test("a planted source counts as recalled if it is among the first k chosen chunks", () => {
   const chosenByRow = [
     [3, 1],
     [0, 2],
@@ -17,7 +17,7 @@ test("a planted source counts if it is among the first k that were chosen", () =
   expect(countRecalledPairs(chosenByRow, sources, 1)).toEqual({ numRecalled: 1, numPairs: 3 });
 });
 
-test("mass on chosen chunks is compared with that on the best others, the own one left out", () => {
+test("massRecall compares the mass on chosen chunks with that on the best chunks, excluding the row's own", () => {
   const mass = Float32Array.of(0.5, 0.25, 0.125, 0.125, 0.0625, 0.8125, 0.09375, 0.03125);
   // Row 0: the best two are 1 and 2 (ties to the smaller); row 1: 2 and 0.
   const chosenByRow = [

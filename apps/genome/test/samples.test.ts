@@ -24,7 +24,7 @@ import { SampleSource } from "../src/samples.ts";
 const genome = readLambdaGenome();
 
 describe("masked bases", () => {
-  it("masks some 15 %, and has targets for just those", () => {
+  it("masks about 15 % of the bases, and sets targets for masked bases only", () => {
     const { bases, targets } = maskBases(genome, { start: 48_000, length: 4000 }, new Random(1));
     const numMasked = Array.from(bases).filter((letter) => letter === MASKED_BASE).length;
     expect(numMasked / 4000).toBeCloseTo(0.15, 1);
@@ -34,7 +34,7 @@ describe("masked bases", () => {
     });
   });
 
-  it("never trains on what is held out", () => {
+  it("never starts or ends a training sequence in the held-out range", () => {
     const random = new Random(2);
     const length = 2048;
     for (let i = 0; i < 500; i++) {
@@ -49,11 +49,11 @@ describe("masked bases", () => {
 describe("planted repeats", () => {
   const chunkShape = { chunks: 16, chunkLength: 48 };
 
-  it("uses a marker that λ does not have", () => {
+  it("uses a marker that does not occur in λ", () => {
     expect(formatBases(genome).includes(formatBases(KEY_MARKER))).toBe(false);
   });
 
-  it.each([0, 1, 2, 3])("explains each hidden repeat by one other chunk, seed %i", (seed) => {
+  it.each([0, 1, 2, 3])("plants each hidden motif in exactly one other chunk, seed %i", (seed) => {
     const { bases, targets, sources } = plantRepeats(genome, chunkShape, new Random(seed));
     const marker = formatBases(KEY_MARKER);
     const plantedChunks = Array.from({ length: chunkShape.chunks }, (_, chunk) => {
@@ -78,7 +78,7 @@ describe("planted repeats", () => {
     expect(targets.filter((target) => target !== IGNORE_INDEX).length).toBe(6 * sources.size);
   });
 
-  it("gives the same sequences again, others for other steps, seeds and purposes", () => {
+  it("repeats sequences for the same step and seed, and draws different ones otherwise", () => {
     const createSource = (seed: string): SampleSource =>
       new SampleSource(parseSettings(["--task", "planted", "--seed", seed]));
     const source = createSource("3");
@@ -95,7 +95,7 @@ describe("planted repeats", () => {
 });
 
 describe("words", () => {
-  it("hold what stands around a base, and nothing beyond the ends or the reach", () => {
+  it("depend on the bases within the context radius, and on no others", () => {
     const { bases } = maskBases(genome, { start: 0, length: 60 }, new Random(0));
     const genomeTokens = tokenize(bases, 0, 60);
     expect(genomeTokens.length).toBe(60 * WORDS_PER_TOKEN);

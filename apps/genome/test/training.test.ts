@@ -44,20 +44,23 @@ async function trainOnRanks(ranks: number, settings: Settings): Promise<readonly
 }
 
 describe("training", () => {
-  it.each(["meta", "ring", "local"])("has the same curve on 1 and on 4 ranks, and learns: %s", async (method) => {
-    const singleRankCurve = await trainOnRanks(1, createSettings(`${method}-1`, "--method", method));
-    const fourRankCurve = await trainOnRanks(4, createSettings(`${method}-4`, "--method", method));
-    expect(singleRankCurve.length).toBe(12);
-    singleRankCurve.forEach(({ loss, step, work }, i) => {
-      expect(fourRankCurve[i]).toMatchObject({ step, work });
-      expect(Math.abs(fourRankCurve[i]!.loss - loss)).toBeLessThan(2e-4);
-    });
-    const heldOutLosses = fourRankCurve.flatMap((entry) => (entry.held ? [entry.held.loss] : []));
-    expect(heldOutLosses.at(-1)).toBeLessThan(heldOutLosses[0]! - 0.01);
-    expect(singleRankCurve.at(-1)!.bytes).toBe(0);
-  });
+  it.each(["meta", "ring", "local"])(
+    "has the same loss curve on 1 and 4 ranks, and reduces the held-out loss: %s",
+    async (method) => {
+      const singleRankCurve = await trainOnRanks(1, createSettings(`${method}-1`, "--method", method));
+      const fourRankCurve = await trainOnRanks(4, createSettings(`${method}-4`, "--method", method));
+      expect(singleRankCurve.length).toBe(12);
+      singleRankCurve.forEach(({ loss, step, work }, i) => {
+        expect(fourRankCurve[i]).toMatchObject({ step, work });
+        expect(Math.abs(fourRankCurve[i]!.loss - loss)).toBeLessThan(2e-4);
+      });
+      const heldOutLosses = fourRankCurve.flatMap((entry) => (entry.held ? [entry.held.loss] : []));
+      expect(heldOutLosses.at(-1)).toBeLessThan(heldOutLosses[0]! - 0.01);
+      expect(singleRankCurve.at(-1)!.bytes).toBe(0);
+    },
+  );
 
-  it("copies what only another chunk holds: within 40 steps the loss is well below ln 4", async () => {
+  it("learns to copy from another chunk: after 40 steps, the loss is well below ln 4", async () => {
     const taskArgs = "--task planted --chunks 4 --chunk-length 32 --top-k 3 --warmup 0 --batch 12".split(" ");
     const runArgs = "--steps 40 --evaluate-every 40 --learning-rate 0.005".split(" ");
     const curve = await trainOnRanks(
@@ -68,7 +71,7 @@ describe("training", () => {
     expect(curve.at(-1)!.held!.loss).toBeLessThan(Math.log(4) - 0.2);
   });
 
-  it("counts the bytes that attention sends: ring's closed form; nothing for local", async () => {
+  it("counts the bytes that attention sends: the closed form for ring, 0 for local", async () => {
     const settings = createSettings("bytes", "--method", "ring", "--steps", "2");
     const [firstCurve, secondCurve] = await trainOnRanks(4, settings);
     const tokens = layoutOf({ mesh: { sp: 4 }, axes: ["sp"], length: 8 * 32 });
@@ -80,7 +83,7 @@ describe("training", () => {
     expect(localCurve[0]!.bytes).toBe(0);
   });
 
-  it("gives methods that attend to fewer keys more steps, never more work", () => {
+  it("gives more steps to methods that attend to fewer keys, within the same budget of work", () => {
     const parseArgs = (...flags: readonly string[]): Settings => parseSettings(flags);
     const budget = 200 * multiplyAddsPerStep(0, parseArgs("--method", "ring"));
     const steps = ["4", "2", "1"].map((topK) => stepsForBudget(budget, parseArgs("--method", "meta", "--top-k", topK)));
@@ -96,8 +99,8 @@ describe("training", () => {
   });
 });
 
-describe("a rank that is killed", () => {
-  it("is started again with the others, and the curve is that of an undisturbed run, to the last bit", async () => {
+describe("failures during training", () => {
+  it("a killed rank is restarted with the others, and the curve equals that of an undisturbed run", async () => {
     const [undisturbed, disturbed] = [createSettings("calm", "--ranks", "2"), createSettings("killed", "--ranks", "2")];
     expect(await launchTraining(undisturbed)).toMatchObject({ outcome: "succeeded" });
     const pids = new Map<number, number>();
@@ -127,7 +130,7 @@ describe("a rank that is killed", () => {
   });
 
   it.each(["/proc/x", "/dev/null/x"])(
-    "ends at once for an output directory that the system has no place for: %s",
+    "training rejects an output directory that cannot be created: %s",
     async (path) => {
       const settings = { ...createSettings("nowhere"), outputDir: path };
       const [ctx] = (await world(1)) as [Context];

@@ -143,14 +143,14 @@ test.each([
   ],
   [{ messages: [{ role: "user", content: "a" }], tools: [{}] }, /tools: expected an empty array/],
   [{ messages: [{ role: "user", content: "a" }], prompt: "a" }, /"prompt": unknown field/],
-])("of a conversation %j is refused with 400", async (body, message) => {
+])("the conversation %j is refused with 400", async (body, message) => {
   await startTestServer();
   const response = await post(body, {}, "/v1/chat/completions");
   expect(response.status).toBe(400);
   expect(((await response.json()) as { error: { message: string } }).error.message).toMatch(message);
 });
 
-test("fields in their only value, and null, are as good as absent", async () => {
+test("fields with their only accepted value, or null, are ignored", async () => {
   await startTestServer();
   const ignoredFields = {
     n: 1,
@@ -178,7 +178,7 @@ test("fields in their only value, and null, are as good as absent", async () => 
   });
 });
 
-test("max_completion_tokens is the number of new tokens of completions, too, and precedes max_tokens", async () => {
+test("max_completion_tokens limits the new tokens of completions, and overrides max_tokens", async () => {
   await startTestServer();
   const requests = [
     { prompt: "In the", max_completion_tokens: 7, stream_options: { include_usage: null } },
@@ -193,7 +193,7 @@ test("max_completion_tokens is the number of new tokens of completions, too, and
   expect(server.sentMessages).toMatchObject([{ options: { maxNewTokens: 7 } }, { options: { maxNewTokens: 8 } }]);
 });
 
-test("an earlier answer is taken back as a message, with fields that are empty", async () => {
+test("an assistant message with empty fields, such as an earlier answer, is accepted", async () => {
   await startTestServer();
   const answer = { role: "assistant", content: "b", refusal: null, tool_calls: [], annotations: [] };
   const messages = [{ role: "user", content: "a" }, answer, { role: "user", content: "c" }];
@@ -203,7 +203,7 @@ test("an earlier answer is taken back as a message, with fields that are empty",
   expect((await response).status).toBe(200);
 });
 
-test("other refusals have their status and code", async () => {
+test("unknown models and URLs, wrong methods, large bodies and invalid JSON have their own status and code", async () => {
   await startTestServer();
   expect(await readRefusal(await post({ prompt: "a", model: "other" }))).toEqual([404, "model_not_found", "model"]);
   expect(await readRefusal(await fetch(`${server.url}/v1/models/other`))).toEqual([404, "model_not_found", "model"]);
@@ -217,7 +217,7 @@ test("other refusals have their status and code", async () => {
   expect(await readRefusal(await post({}, { body: "[]" }))).toEqual([400, "invalid_json", null]);
 });
 
-test("pages of other sites are refused, those of this server are not", async () => {
+test("requests from pages of other origins are refused, those from this server's page are not", async () => {
   await startTestServer();
   const postFromOrigin = (value: string) => post({ prompt: "a", n: 2 }, { headers: { ...headers, origin: value } });
   expect(await readRefusal(await postFromOrigin("https://example.org"))).toEqual([403, "foreign_origin", null]);
@@ -230,7 +230,7 @@ test("pages of other sites are refused, those of this server are not", async () 
   expect(response.statusCode).toBe(403);
 });
 
-test("a key is required of all but the page", async () => {
+test("all paths except the page require the key", async () => {
   await startTestServer({ key: "right" });
   const getWithKey = (path: string, key?: string) =>
     fetch(server.url + path, key === undefined ? {} : { headers: { authorization: `Bearer ${key}` } });
@@ -244,7 +244,7 @@ test("a key is required of all but the page", async () => {
   expect((await getWithKey("/v1/models", "right")).status).toBe(200);
 });
 
-test("a full queue gives 429; what waits follows in order", async () => {
+test("a full queue gives 429, and waiting requests run when others end", async () => {
   await startTestServer();
   const acceptedResponses = ["a", "b", "c"].map((prompt) => post({ prompt }));
   await server.waitForMessages(2);
@@ -264,7 +264,7 @@ async function waitForQueueLength(count: number): Promise<void> {
   while (server.engine.numWaiting !== count) await new Promise((resolve) => setImmediate(resolve));
 }
 
-test("a client that goes away cancels its text, running or waiting", async () => {
+test("a client that disconnects cancels its running or waiting request", async () => {
   await startTestServer({}, { maxRunning: 1, maxWaiting: 1 });
   const [firstController, secondController] = [new AbortController(), new AbortController()];
   const streamedResponse = post({ prompt: "a", stream: true }, { signal: firstController.signal });
@@ -284,13 +284,13 @@ test("a client that goes away cancels its text, running or waiting", async () =>
   server.reply(0, "y", "stop");
 });
 
-test("a text that takes too long gets 504, and leaves", async () => {
+test("a request that exceeds its deadline gets 504 and is cancelled", async () => {
   await startTestServer({ deadlineMs: 1 });
   expect(await readRefusal(await post({ prompt: "a" }))).toEqual([504, "deadline_exceeded", null]);
   expect(server.sentMessages.map((message) => message.type)).toEqual(["generate", "cancel"]);
 });
 
-test("ranks that are lost give 503 to what they generate; what waits goes to the next", async () => {
+test("requests that run on lost ranks get 503, and waiting requests run on the next ranks", async () => {
   await startTestServer();
   const wholeResponse = post({ prompt: "a" });
   await server.waitForMessages(1);
@@ -313,7 +313,7 @@ test("ranks that are lost give 503 to what they generate; what waits goes to the
   expect((await waitingResponse).status).toBe(200);
 });
 
-test("what the ranks refuse is 400, what fails there is 500", async () => {
+test("a request that the ranks refuse gets 400, and one that fails on them gets 500", async () => {
   await startTestServer();
   for (const [id, isRefused] of [true, false].entries()) {
     const response = post({ prompt: "a" });
@@ -323,7 +323,7 @@ test("what the ranks refuse is 400, what fails there is 500", async () => {
   }
 });
 
-test("a stop refuses new texts and those that wait", async () => {
+test("stopping refuses new and waiting requests with 503, and completes running ones", async () => {
   await startTestServer({}, { maxRunning: 1, maxWaiting: 1 });
   const runningResponse = post({ prompt: "a" });
   await server.waitForMessages(1);

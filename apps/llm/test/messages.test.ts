@@ -4,7 +4,7 @@ import { PassThrough } from "node:stream";
 import { expect, test } from "vitest";
 import { Channel, type ServerMessage } from "../src/serve/messages.ts";
 
-test("a message is one line, whatever ends lines in its texts", async () => {
+test("a message is written as one line, even if its texts contain line separators", async () => {
   const stream = new PassThrough();
   const written: string[] = [];
   stream.on("data", (bytes: Buffer) => written.push(bytes.toString()));

@@ -29,7 +29,7 @@ const [words, values] = [10, 100].map((firstToken) => Array.from({ length: 64 },
 const tokens: FactTokens = { openTokenId: 1, closeTokenId: 2, words, values };
 const filler = new Array<number>(1000).fill(9);
 
-test("facts stand at their depths, and questions at the end ask for them", () => {
+test("facts are placed at their depths, and questions at the end ask for them", () => {
   const facts = [
     { key: [0, 1], value: 2 },
     { key: [3, 4], value: 5 },
@@ -46,7 +46,7 @@ test("facts stand at their depths, and questions at the end ask for them", () =>
   expect(text.answers).toEqual([105, 102]);
 });
 
-test("a row asks for each fact once, or again and again until it is full, and every answer stands in the text", () => {
+test("a row asks for each fact once or until it is full, and states every answer before the questions", () => {
   for (const questionMode of ["once", "again"] as const) {
     for (const length of [64, 128, 1000]) {
       const rows = { length, maxFacts: 8, questionMode, tokensPerStep: length };
@@ -69,14 +69,14 @@ test("a row asks for each fact once, or again and again until it is full, and ev
   }
 });
 
-test("the learning rate of needles falls to nothing at the end", () => {
+test("the learning rate of needles decays to 0 at the end", () => {
   const [needles, text] = (["needles", "text"] as const).map((task) => createSchedule({ task, steps: 100 }));
   for (const step of [0, 50, 80]) expect(needles!(step)).toBe(text!(step));
   expect(needles!(90)).toBeCloseTo(text!(90) / 2, 10);
   expect(needles!(100)).toBe(0);
 });
 
-test("keys of a measurement are none of a training's, for any seed", () => {
+test("measurements use keys that no training uses, for any seed", () => {
   const drawKeys = (usesUnseenKeysOnly: boolean, seed: number) =>
     drawFacts(300, { numWords: 138, numValues: 36, usesUnseenKeysOnly }, new Random(seed)).map(({ key }) => key);
   for (const seed of [0, 1, 2]) {
@@ -95,7 +95,7 @@ test("keys of a measurement are none of a training's, for any seed", () => {
   );
 });
 
-test("dense rows come first, then rows that double in stages of as many steps, and every other step has shorter ones", () => {
+test("needle rows are dense first, then double in length by stages, and every other step has shorter rows", () => {
   const rowsAtStep = (step: number) => chooseNeedleRowOptions(step, { steps: 100, length: 3000 });
   expect([0, 24, 25].map((step) => rowsAtStep(step).questionMode)).toEqual(["again", "again", "once"]);
   expect([0, 24, 25, 39, 40, 46, 48, 52, 54, 58, 60, 64, 66, 98].map((step) => rowsAtStep(step).length)).toEqual([
@@ -130,7 +130,7 @@ async function onMesh<T>(mesh: Readonly<Record<string, number>>, body: (ctx: Con
   }
 }
 
-test("ranks along dp have rows of their own, and a restart the same ones", async () => {
+test("ranks along dp read disjoint rows of the batch, and a restored state yields the same rows", async () => {
   const settings = createSettings("--ranks", "2", "--dp", "2");
   prepareFolder(out, settings);
   const readBatch = (ctx: Context, state: number) => {
@@ -146,7 +146,7 @@ test("ranks along dp have rows of their own, and a restart the same ones", async
   expect(laterBatch).not.toEqual(fullBatch);
 });
 
-test("a few steps reduce the loss, alike on one rank and two, and an untrained model finds what chance does", async () => {
+test("24 steps reduce the loss equally on one and two ranks, and the model recalls needles about by chance", async () => {
   const train = async (settings: TrainSettings) => {
     prepareFolder(out, settings);
     const { ranks } = settings;

@@ -63,7 +63,7 @@ describe("a server on two ranks", () => {
     await server?.completion;
   });
 
-  test("describes its model, and has a page", async () => {
+  test("describes its model, and serves a page", async () => {
     const list = (await (await fetch(`${server.url}/v1/models`)).json()) as { readonly data: readonly object[] };
     expect(list).toMatchObject({ object: "list", data: [{ id: model, max_model_len: 128, has_chat_template: true }] });
     expect(await (await fetch(`${server.url}/v1/models/${model}`)).json()).toEqual(list.data[0]);
@@ -72,7 +72,7 @@ describe("a server on two ranks", () => {
     expect(await page.text()).toContain("<title>Mosaic");
   });
 
-  test("completes texts, whole and in a stream", async () => {
+  test("completes texts, in one response and as a stream", async () => {
     const body = { prompt: "In the beginning", max_tokens: 20, seed: 5, temperature: 1 };
     const wholeResponse = (await (await post("/v1/completions", body)).json()) as {
       readonly choices: readonly { readonly text: string; readonly finish_reason: string }[];
@@ -100,7 +100,7 @@ describe("a server on two ranks", () => {
     expect(otherSeedResponse.choices[0]!.text).not.toBe(text);
   });
 
-  test("answers conversations", async () => {
+  test("answers conversations, in one response and as a stream", async () => {
     const messages = [{ role: "user", content: [{ type: "text", text: "Who art thou?" }] }];
     const body = { messages, max_completion_tokens: 12, temperature: 0 };
     const wholeResponse = (await (await post("/v1/chat/completions", body)).json()) as {
@@ -113,7 +113,7 @@ describe("a server on two ranks", () => {
     expect(content).toBe(wholeResponse.choices[0]!.message.content);
   });
 
-  test("bears load: nothing is lost, nothing leaks, and texts are as they are alone", async () => {
+  test("serves concurrent requests under load without faults or leaked memory", async () => {
     const healthBefore = await waitUntilIdle();
     const loadSettings = {
       url: server.url,
@@ -132,7 +132,7 @@ describe("a server on two ranks", () => {
     expect(allocated).toBeLessThan(healthBefore.ranks.allocated + 65_536);
   });
 
-  test("a rank that is killed gives 503, and the restarted ranks serve again", async () => {
+  test("requests get 503 after a rank is killed, and the restarted ranks serve again", async () => {
     const body = { prompt: "And", max_tokens: 100, temperature: 0 };
     const expected = await (await post("/v1/completions", { ...body, max_tokens: 8 })).json();
     // A stopped rank prevents progress of the texts.
@@ -151,7 +151,7 @@ describe("a server on two ranks", () => {
     expect((repeatedResponse as { choices: unknown }).choices).toEqual((expected as { choices: unknown }).choices);
   });
 
-  test("a stop lets texts under way end", async () => {
+  test("stopping lets running requests complete", async () => {
     const response = await post("/v1/completions", { prompt: "And", max_tokens: 40, temperature: 0, stream: true });
     server.stop();
     let lastEvent: StreamEvent | undefined;
@@ -162,7 +162,7 @@ describe("a server on two ranks", () => {
   });
 });
 
-test("a folder without a model, and a port in use, are usage errors", async () => {
+test("a folder without a model, a port above 65535 and the backend local are usage errors", async () => {
   const serveOptions = { entry: new URL("file:///none"), page: new URL("../page/chat.html", import.meta.url) };
   await expect(serve(parseServeSettings(["--model", folder]), serveOptions)).rejects.toThrow(
     /--model: expected a folder with config.json/,

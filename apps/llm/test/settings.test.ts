@@ -23,12 +23,12 @@ test.each([
   expect(() => parseTrainSettings(args)).toThrow(message);
 });
 
-test("defaults", () => {
+test("settings have defaults", () => {
   expect(parseTrainSettings([])).toMatchObject({ minutes: 2, ranks: 4, backend: "ring", vocabulary: 2048 });
   expect(parseModelSettings(["--tokens", "5"])).toMatchObject({ model: "runs/llm", tokens: 5, temperature: 0.8 });
 });
 
-test("a folder is prepared once, and refuses other sizes", () => {
+test("preparing a folder twice succeeds, and preparing it with other sizes fails", () => {
   const folder = mkdtempSync(join(tmpdir(), "llm-folder-"));
   const sizes = parseTrainSettings(["--vocabulary", "300"]);
   prepareFolder(folder, sizes);
@@ -39,11 +39,11 @@ test("a folder is prepared once, and refuses other sizes", () => {
   rmSync(folder, { recursive: true });
 });
 
-test("positions are measured in spans that double", () => {
+test("bounds of positions double up to the sequence length", () => {
   expect(positionBounds(100)).toEqual([0, 16, 32, 64, 100]);
 });
 
-test("pictures hold what was measured", () => {
+test("pictures show the measured values", () => {
   const settings = parseTrainSettings([]);
   const curve = drawLossCurve(
     [

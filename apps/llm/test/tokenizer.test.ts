@@ -50,12 +50,12 @@ function computeMergesNaively(texts: readonly string[], count: number): [string,
   return merges;
 }
 
-test("merges are those of the definition, also of pairs that overlap", () => {
+test("merges equal those of a naive implementation, including pairs that overlap", () => {
   const texts = [corpus.heldOut[3]!.text.slice(0, 6000), "aaaa aaa bananananas aaaaa"];
   expect(trainBytePairs(texts, 257 + 80).merges).toEqual(computeMergesNaively(texts, 80));
 });
 
-test("Hugging Face's tokenizer gives the text back, and each word by itself what all give together", () => {
+test("the Hugging Face tokenizer restores the text, and encoding word by word gives the same ids", () => {
   const { tokenizer } = tokenizeCorpus({ train: corpus.heldOut, heldOut: [] }, 600);
   expect(tokenizer.vocabSize()).toBe(600);
   const text = `${corpus.train[20]!.text.slice(0, 3000)} Ünïcode — 漢字 1611; it's  two spaces\n\n\tend `;
@@ -65,7 +65,7 @@ test("Hugging Face's tokenizer gives the text back, and each word by itself what
   expect(ids.length).toBeLessThan(text.length / 2);
 });
 
-test("the same texts give the same file", () => {
+test("the same texts give the same tokenizer file", () => {
   const texts = corpus.heldOut.map(({ text }) => text);
   const [a, b] = [texts, [...texts]].map((corpusTexts) =>
     JSON.stringify(toTokenizerJson(trainBytePairs(corpusTexts, 400))),

@@ -47,7 +47,7 @@ async function train(settings: TrainSettings): Promise<readonly LossPoint[]> {
 const singleRankSettings = createSettings("one", "--ranks", "1");
 
 describe("training", () => {
-  test("has the same curve on every mesh, backend and stage of ZeRO", async () => {
+  test("has the same loss curve for every mesh, backend and ZeRO stage", async () => {
     const expected = await train(singleRankSettings);
     expect(expected.map(({ step }) => step)).toEqual([1, 2, 3, 4, 5, 6, 7, 8]);
     expect(expected.at(-1)!.loss).toBeLessThan(expected[0]!.loss - 0.1);
@@ -66,7 +66,7 @@ describe("training", () => {
     }
   });
 
-  test("leaves a Hugging Face folder that loads, is measured and continues a text, alike on one rank and on two", async () => {
+  test("writes a Hugging Face folder that loads, measures and generates equally on one and two ranks", async () => {
     const { out } = singleRankSettings;
     const json = JSON.parse(readFileSync(join(out, "config.json"), "utf8")) as Record<string, unknown>;
     const { torch_dtype: dtype, ...config } = createConfig(singleRankSettings);
@@ -106,7 +106,7 @@ describe("training", () => {
   });
 });
 
-test("a rank that is killed is started again with the others, and the curve is that of an undisturbed training, bit for bit", async () => {
+test("a killed rank is restarted with the others, and curve and weights equal those of an undisturbed training", async () => {
   const [undisturbed, disturbed] = [createSettings("calm", "--ranks", "2"), createSettings("killed", "--ranks", "2")];
   const entry = new URL("../dist/rank.js", import.meta.url);
   const program = (settings: TrainSettings) => ({ entry, args: ["train", JSON.stringify(settings)], ranks: 2 });

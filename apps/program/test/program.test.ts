@@ -19,7 +19,7 @@ function directory(): string {
   return path;
 }
 
-test("a log continues after the step of a checkpoint, without half a line that a killed process left", () => {
+test("a learning curve continues after the step of a checkpoint, without a partial line of a killed process", () => {
   const path = join(directory(), "curve.jsonl");
   expect(readLearningCurve(path)).toEqual([]);
   const curve = new LearningCurve<{ step: number; loss: number }>(path);
@@ -35,7 +35,7 @@ test("a log continues after the step of a checkpoint, without half a line that a
 });
 
 test.each(['{"step":2,"lo', "", "null", '{"loss":1}'])(
-  "a damaged line %j of a log is an error with its place",
+  "a damaged line %j of a learning curve is an error that names the file and the line",
   (line) => {
     const path = join(directory(), "curve.jsonl");
     writeFileSync(path, `{"step":1}\n${line}\n{"step":3}\n`);
@@ -46,7 +46,7 @@ test.each(['{"step":2,"lo', "", "null", '{"loss":1}'])(
   },
 );
 
-test("ranks report lines of JSON, and a failure has its rank and message", async () => {
+test("launchRanks reports the JSON lines of rank 0, and an error includes the failed rank and its message", async () => {
   const path = join(directory(), "rank.mjs");
   writeFileSync(path, "console.log(JSON.stringify({ step: Number(process.env.RANK) + Number(process.argv[2]) }));");
   const reports: unknown[] = [];
@@ -59,7 +59,7 @@ test("ranks report lines of JSON, and a failure has its rank and message", async
   expect(() => throwIfFailed(failedRun)).toThrow(/rank 1 failed \(exit 1\): .*no data/s);
 });
 
-test("progress is a line for each tenth where there is no terminal", () => {
+test("Progress prints one line per 10 % if the output is not a terminal", () => {
   const lines: string[] = [];
   const showProgress = new Progress({ isTTY: false, write: (line: string) => lines.push(line) } as never).begin();
   for (let i = 0; i <= 40; i++) showProgress(i / 40, `step ${i}`);

@@ -14,7 +14,7 @@ describe("the command line", () => {
     });
   });
 
-  it("reads every option that the help names", () => {
+  it("parses every option that the help lists", () => {
     const line =
       "--tokens 150000 --ranks 3 --device cpu --backend ring --mask documents:9 --placement striped --dtype bfloat16 --backward --heads 1 --dim 32 --seed 5 --svg x.svg --dispatch z.svg --predict y.svg --html w.html --json";
     expect(parseSettings(line.split(" "))).toEqual({
@@ -50,7 +50,7 @@ describe("the command line", () => {
     ["--backend composed --ranks 6 --heads 3", { ranks: 6, shape: [3, 2] }],
     ["--backend composed --ranks 5", { ranks: 5, shape: [1, 5] }],
     ["--backend composed --mesh 4x1 --ranks 4", { ranks: 4, shape: [4, 1] }],
-  ])("arranges the ranks: %s", (line, expected) => {
+  ])("sets the shape of the ranks: %s", (line, expected) => {
     expect(parseSettings(line.split(" "))).toMatchObject(expected);
   });
 
@@ -70,7 +70,7 @@ describe("the command line", () => {
       "--backend mesh2d --mask window:3 --placement dispatch",
       { mask: { name: "window", argument: 3 }, placement: "dispatch" },
     ],
-  ])("reads who sees what, and chooses how the sequence is cut: %s", (line, expected) => {
+  ])("parses the mask and chooses the placement: %s", (line, expected) => {
     expect(parseSettings(line.split(" ").filter((word) => word !== ""))).toMatchObject(expected);
   });
 

@@ -6,7 +6,7 @@ const options = { numHeads: 2, headDim: 8, seed: 3 };
 describe("queries, keys and values of the genome", () => {
   const embedder = new Embedder(readGenome(), options);
 
-  it("are the same bits at a position whichever rank computes them", () => {
+  it("have the same bits at a position on every rank", () => {
     const fullProjections = embedder.projectPositions(Int32Array.from({ length: 40 }, (_, i) => i));
     const shard = new Embedder(readGenome(), options).projectPositions(Int32Array.of(31, 7));
     for (const name of ["q", "k", "v"] as const) {
@@ -19,7 +19,7 @@ describe("queries, keys and values of the genome", () => {
     }
   });
 
-  it("have about unit variance per token, and values without position", () => {
+  it("have about unit variance per token, and values that do not depend on the position", () => {
     const { q, v } = embedder.projectPositions(Int32Array.from({ length: 4000 }, (_, i) => i * 12));
     const variance = (x: Float32Array): number => x.reduce((sum, value) => sum + value * value, 0) / x.length;
     expect(variance(v)).toBeGreaterThan(0.7);
@@ -32,7 +32,7 @@ describe("queries, keys and values of the genome", () => {
     );
   });
 
-  it("turn with position and keep their length: scores depend on distance alone", () => {
+  it("are rotated by position, so that scores depend on the distance only", () => {
     const samePositions = Array.from({ length: 3 }, (_, i) => i * 48_502 + 100);
     const { q, k } = embedder.projectPositions(Int32Array.from(samePositions));
     const queryKeyDot = (i: number, j: number): number => {

@@ -5,7 +5,7 @@ import { createMask, describeMask, documentLengths, formatMask, maskForms, parse
 const { maskArea } = masks;
 
 describe("masks of the command line", () => {
-  it("are what their names state, over as many tokens as there are", () => {
+  it("have the areas that their names state", () => {
     const computeArea = (text: string): number => maskArea(createMask(parseMask(text, 64)!, 64), 64, 64);
     expect(computeArea("full")).toBe(64 * 64);
     expect(computeArea("causal")).toBe((64 * 65) / 2);
@@ -15,7 +15,7 @@ describe("masks of the command line", () => {
     expect(computeArea("documents:3")).toBe(lengths.reduce((sum, length) => sum + (length * (length + 1)) / 2, 0));
   });
 
-  it("are written as they are read, with their number", () => {
+  it("are formatted as they are parsed, with their argument", () => {
     for (const text of ["full", "causal", "documents:8", "window:3", "block-causal:64"])
       expect(formatMask(parseMask(text, 64)!)).toBe(text);
     for (const form of maskForms()) expect(formatMask(parseMask(form.replace("[:N]", ""), 64)!)).not.toContain("N");
@@ -28,7 +28,7 @@ describe("masks of the command line", () => {
     [1000, 1],
     [5, 5],
     [100_000, 1000],
-  ])("documents fill %i tokens with %i of very unequal length, each at least 1", (tokens, count) => {
+  ])("documents fill %i tokens with %i documents of very unequal length, each at least 1", (tokens, count) => {
     const lengths = documentLengths(tokens, count);
     expect(lengths).toHaveLength(count);
     expect(lengths.reduce((sum, length) => sum + length, 0)).toBe(tokens);

@@ -45,22 +45,22 @@ function isWellFormed(svg: string): boolean {
   return openTags.length === 0 && !/<(?!\/?[a-zA-Z])/.test(svg);
 }
 
-describe("the picture", () => {
+describe("drawTimeline", () => {
   const svg = drawTimeline(lanes, caption);
 
-  it("is well-formed and has a title", () => {
+  it("draws a well-formed picture with a title", () => {
     expect(isWellFormed(svg)).toBe(true);
     expect(svg).toContain("<title>Two &lt;ranks&gt; &amp; one ring</title>");
   });
 
-  it("has a bar for every block, coloured by source, with a legend", () => {
+  it("draws a bar for every block, coloured by source, and a legend", () => {
     expect(svg.match(/queries of rank \d attend to keys and values of rank \d/g)).toHaveLength(6);
     expect(svg).toContain("queries of rank 1 attend to keys and values of rank 1, backward: 2 s to 4 s");
     expect(svg).toContain("sends 12 MB, K, V of rank 0 to rank 1: 0 s to 250 ms");
     expect(svg).toContain("K, V, 12 MB in 250 ms");
   });
 
-  it("shows whose queries attend where ranks attend for others, and all colours of shared blocks", () => {
+  it("shows the owners of queries that other ranks attend, and all colours of shared blocks", () => {
     const sharedSvg = drawTimeline(sharedLanes, caption);
     const block = /<g><title>queries of all ranks attend to keys and values of all ranks: 0 s to 4 s<.*?<\/g>/.exec(
       sharedSvg,
@@ -76,7 +76,7 @@ describe("the picture", () => {
     expect(svg).not.toContain("lower edge");
   });
 
-  it("names the stage that brought keys, and that of what is sent", () => {
+  it("labels blocks and transfers with their stages", () => {
     const stagedLanes = lanes.map(({ computeBlocks, transfers, ...lane }) => ({
       ...lane,
       computeBlocks: computeBlocks.map((block, i) => (i === 1 ? { ...block, stage: 2 } : block)),
@@ -92,12 +92,12 @@ describe("the picture", () => {
     expect(svg).not.toContain("stage");
   });
 
-  it("explains its colours and shows the facts", () => {
+  it("shows a legend, the shards and the measurements", () => {
     for (const expectedText of [...caption.shardDescriptions, ...caption.measurements, "rank 1", "computes", "sends"])
       expect(svg).toContain(expectedText);
   });
 
-  it("stays within its frame, whatever the number of ranks", () => {
+  it("draws within the frame for any number of ranks", () => {
     for (const ranks of [1, 8, 9, 64]) {
       const manyRanksSvg = drawTimeline(
         Array.from({ length: ranks }, (_, rank) => ({ ...lanes[0]!, rank })),
@@ -120,7 +120,7 @@ describe("the picture", () => {
   });
 });
 
-describe("the prediction beside the measurement", () => {
+describe("drawComparison", () => {
   const event = (name: string, start: number, label?: string): TraceEvent => ({
     lane: label === undefined ? "compute" : "communication",
     name,
@@ -152,7 +152,7 @@ describe("the prediction beside the measurement", () => {
       ([, ...bar]) => bar,
     );
 
-  it("names attention by its stage, in the color of what travels for it", () => {
+  it("labels attention with its stage, in the color of the transfers of that stage", () => {
     const svg = drawTilesComparison([
       tile,
       remoteTile,
@@ -175,7 +175,7 @@ describe("the prediction beside the measurement", () => {
     for (const expectedText of [">own rows<", ">stage 1<", ">other kernels<"]) expect(svg).toContain(expectedText);
   });
 
-  it("leaves a backend without stages its kernels and labels", () => {
+  it("keeps the kernel names of a backend without stages", () => {
     const { stage: _, ...tileWithoutStage } = remoteTile;
     const svg = drawTilesComparison([
       tile,

@@ -19,7 +19,7 @@ describe("the program", () => {
     { ranks: 2, options: ["--dtype", "bfloat16"] },
     { ranks: 2, options: ["--dtype", "float16", "--backward"] },
     { ranks: 4, options: ["--tokens", "3", "--causal", "--backward"] },
-  ])("is as exact as one device: $ranks ranks, $options", async ({ ranks, options }) => {
+  ])("is as accurate as one device: $ranks ranks, $options", async ({ ranks, options }) => {
     const svg = join(directory, "picture.svg");
     const result = await run([...smallArgs, "--ranks", String(ranks), "--svg", svg, ...options]);
     expect(result).toMatchObject({ code: 0, stdout: expect.stringContaining("✓ as accurate as one device") });
@@ -39,7 +39,7 @@ describe("the program", () => {
     { backend: "flex", ranks: 4, options: ["--causal", "--backward"] },
     { backend: "composed", ranks: 4, options: ["--causal", "--backward"] },
     { backend: "hierarchical", ranks: 6, options: ["--mesh", "3x2", "--backward"] },
-  ])("does so with $backend on $ranks ranks, $options", async ({ backend, ranks, options }) => {
+  ])("sends the planned bytes with $backend on $ranks ranks, $options", async ({ backend, ranks, options }) => {
     const svg = join(directory, "picture.svg");
     const result = await run([...smallArgs, "--backend", backend, "--ranks", String(ranks), "--svg", svg, ...options]);
     expect(result).toMatchObject({ code: 0, stdout: expect.stringContaining("equal to the closed form") });
@@ -64,7 +64,7 @@ describe("the program", () => {
       options: ["--placement", "dispatch"],
     },
   ])(
-    "is as exact with $backend under the mask $mask, placed $placed",
+    "is as accurate as one device with $backend under the mask $mask, placed $placed",
     async ({ backend, mask, ranks, placed, options }) => {
       const [svg, loadSvg] = [join(directory, "picture.svg"), join(directory, "load.svg")];
       const args = ["--backend", backend, "--mask", mask, "--ranks", String(ranks), ...options];
@@ -84,7 +84,7 @@ describe("the program", () => {
     },
   );
 
-  it("shows flex's stages, predicted beside measured", async () => {
+  it("shows the stages of flex, predicted and measured", async () => {
     const [svg, comparisonSvg] = [join(directory, "picture.svg"), join(directory, "both.svg")];
     const args = ["--backend", "flex", "--mask", "documents:5", "--ranks", "3", "--stages", "2", "--backward"];
     const result = await run([...smallArgs, ...args, "--svg", svg, "--predict", comparisonSvg]);
@@ -98,7 +98,7 @@ describe("the program", () => {
     expect(comparison).toContain("flex(sp) stage 2: keys, sends");
   });
 
-  it("lets the planner choose, reports why, and shows what it predicted", async () => {
+  it("lets the planner choose, and reports its choice, reason and prediction", async () => {
     const [svg, comparisonSvg] = [join(directory, "picture.svg"), join(directory, "both.svg")];
     const profile = join(directory, "profile.json");
     writeFileSync(profile, JSON.stringify({ ...profiles["cpu-local"], ranksPerNode: 4 }));
@@ -118,7 +118,7 @@ describe("the program", () => {
       expect(readFileSync(comparisonSvg, "utf8")).toContain(expectedText);
   });
 
-  it("moves what the formula of a full ring states, and needs less memory than one device", async () => {
+  it("sends the bytes of a full ring's closed form, and needs less memory than one device", async () => {
     const summary = parseSummary(await run([...smallArgs, "--ranks", "3", "--backward", "--svg", ""]));
     const keysAndValues = 2 * 1001 * 2 * 16 * 4;
     // K and V twice, dK and dV once, each to the two other ranks.
@@ -133,7 +133,7 @@ describe("the program", () => {
     { ranks: 4, backend: "ring", env: { MOSAIC_EMULATED_DEVICES: "4" } },
     { ranks: 4, backend: "mesh2d", env: { MOSAIC_EMULATED_DEVICES: "4" } },
     { ranks: 3, backend: "ring", env: { MOSAIC_SHARE_GPUS: "1" } },
-  ])("computes on GPUs, here emulated ones: $ranks ranks, $backend, $env", async ({ ranks, backend, env }) => {
+  ])("computes on emulated GPUs: $ranks ranks, $backend, $env", async ({ ranks, backend, env }) => {
     const shape = ["--tokens", "150", "--dtype", "bfloat16", "--backward", "--causal"];
     const args = [
       ...smallArgs,
@@ -157,12 +157,12 @@ describe("the program", () => {
     expect(summary["bytesSent"]).toBeGreaterThanOrEqual(ranks - 1);
   });
 
-  it("rejects a GPU for more ranks than there are", async () => {
+  it("rejects more ranks than GPUs", async () => {
     const result = await run([...smallArgs, "--device", "cuda", "--ranks", "2", "--svg", ""]);
     expect(result).toMatchObject({ code: 1, stderr: expect.stringMatching(/each of the 2 ranks .*MOSAIC_SHARE_GPUS/) });
   });
 
-  it("shows progress beside its result, and leaves nothing behind", async () => {
+  it("shows progress on stderr and its result on stdout, and leaves no files", async () => {
     const filesBefore = readdirSync(tmpdir());
     const { code, stdout, stderr } = await run([...smallArgs.slice(0, -1), "--ranks", "2", "--svg", ""]);
     expect(code).toBe(0);
@@ -182,7 +182,7 @@ describe("the program", () => {
     ["attention on 2 ranks", 143, /cancelled/],
     ["single-device attention", 130, /single-device/],
     ["comparing a sample with float64", 130, /float64/],
-  ])("ends at Ctrl-C during: %s, and leaves nothing behind", async (interruptAt, code, expectedText) => {
+  ])("ends at Ctrl-C during: %s, and leaves no files", async (interruptAt, code, expectedText) => {
     const temporaryDirectory = mkdtempSync(join(directory, "tmp-"));
     const args = ["--tokens", "6000", "--heads", "4", "--dim", "32", "--ranks", "2", "--svg", ""];
     const result = await run(args, { TMPDIR: temporaryDirectory }, interruptAt);

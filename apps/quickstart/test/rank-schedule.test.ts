@@ -22,8 +22,8 @@ function summarizeSchedule({ tiles, batches }: RankSchedule): { attends: readonl
   };
 }
 
-describe("what a rank will do", () => {
-  it("in a ring: keys and values are passed on as they come, gradients go home with the last", () => {
+describe("predicted schedule of a rank", () => {
+  it("ring: passes keys and values to the next rank, and returns gradients at the end", () => {
     expect(summarizeSchedule(createSchedules("--backend ring --ranks 3 --backward", 1))).toEqual({
       attends: ["1 · 1", "1 · 0", "1 · 2", "∇ 1 · 1", "∇ 1 · 0", "∇ 1 · 2"],
       sends: [
@@ -37,7 +37,7 @@ describe("what a rank will do", () => {
     });
   });
 
-  it("in a grid: queries along rows, keys along columns, results home", () => {
+  it("mesh2d: sends queries along rows and keys along columns, and returns results", () => {
     // The backend may compute so few tokens block by block or all at once.
     const { tiles, batches } = createSchedules("--backend mesh2d --mesh 2x2 --backward", 0);
     for (const phase of [false, true]) {
@@ -56,7 +56,7 @@ describe("what a rank will do", () => {
     ]);
   });
 
-  it("by heads: rows go to the rank of each head, and return", () => {
+  it("ulysses: sends rows to the rank of each head, and returns results", () => {
     expect(summarizeSchedule(createSchedules("--backend ulysses --ranks 4", 1))).toEqual({
       attends: ["0,1,2,3 · 0,1,2,3"],
       sends: ["ulysses(sp): Q, K, V of rank 1 to rank 0", "ulysses(sp): out returned to ranks 0, 2, 3"],
@@ -64,7 +64,7 @@ describe("what a rank will do", () => {
     expect(summarizeSchedule(createSchedules("--backend ulysses --ranks 4", 3)).attends).toEqual([]);
   });
 
-  it("by required rows: each rank receives those of others at once, and returns their gradients", () => {
+  it("flex: sends the required rows at once, and returns their gradients", () => {
     expect(summarizeSchedule(createSchedules("--backend flex --ranks 3 --backward", 1))).toEqual({
       attends: ["1 · 1", "1 · 0,2", "∇ 1 · 1", "∇ 1 · 0,2"],
       sends: [
@@ -75,7 +75,7 @@ describe("what a rank will do", () => {
     });
   });
 
-  it("of a backend with stages: in which one keys come, and gradients go", () => {
+  it("flex with stages: assigns keys and gradients to stages", () => {
     const line = "--backend flex --ranks 2 --stages 3 --heads 1 --backward --placement contiguous";
     const { tiles, batches } = createSchedules(line, 0);
     const stages = tiles.map(({ keys, stage, isBackward }) => `${isBackward ? "∇ " : ""}${keys}: ${stage ?? "own"}`);
@@ -98,7 +98,7 @@ describe("what a rank will do", () => {
       );
   });
 
-  it("nested: the ring inside moves what the exchange around it has gathered", () => {
+  it("nested backends: sends along the inner axis what the outer axis has gathered", () => {
     expect(summarizeSchedule(createSchedules("--backend composed --mesh 2x2 --backward", 1))).toEqual({
       attends: ["0,1 · 0,1", "0,1 · 2,3", "∇ 0,1 · 0,1", "∇ 0,1 · 2,3"],
       sends: [
@@ -118,7 +118,7 @@ describe("what a rank will do", () => {
     ]);
   });
 
-  it("of a zigzag: ranks by what they hold, not by where it lies", () => {
+  it("zigzag placement: identifies queries and keys by rank, not by position", () => {
     expect(summarizeSchedule(createSchedules("--backend ring --ranks 2 --causal", 0)).attends).toEqual([
       "0 · 0",
       "0 · 1",
@@ -126,11 +126,11 @@ describe("what a rank will do", () => {
   });
 });
 
-describe("bytes", () => {
+describe("closedFormTraffic", () => {
   const ranks = [1, 2, 3, 4, 5, 6, 7, 8];
   const unequalOptions = [" --mask documents:7", " --mask window --placement dispatch"];
   const backends = ["ring", "mesh2d", "ulysses", "flex", "composed", "hierarchical"];
-  it.each(backends)("of %s are the same by formula and by plan, on any number of ranks", (backend) => {
+  it.each(backends)("equals the planned bytes for %s on 1 to 8 ranks", (backend) => {
     for (const count of ranks) {
       for (const mask of ["", " --causal", ...(count % 5 === 3 ? unequalOptions : [])]) {
         for (const numHeads of [2, 3]) {

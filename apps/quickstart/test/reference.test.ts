@@ -22,7 +22,7 @@ function loss(given: Problem): number {
 }
 
 describe("the float64 reference", () => {
-  it("averages the values where all keys are alike", () => {
+  it("averages the values if all keys are equal", () => {
     const uniformProblem = { ...createProblem(masks.causal()), k: new Float32Array(2 * tokens * headDim) };
     const { out, lse, effectiveKeyCounts } = referenceAttention(uniformProblem, 1, rows);
     const meanValue = (count: number): number => {
@@ -37,7 +37,7 @@ describe("the float64 reference", () => {
     expect(Array.from(effectiveKeyCounts)).toEqual([1, 4, 7].map((count) => expect.closeTo(count, 9)));
   });
 
-  it("sees what the mask shows, however many slices a row is in", () => {
+  it("attends to the keys that the mask allows, for rows in several slices", () => {
     const mask = masks.or(masks.slidingWindow(2), masks.globalTokens(1));
     const { out, effectiveKeyCounts } = referenceAttention(
       { ...createProblem(mask), k: new Float32Array(2 * tokens * headDim) },
@@ -58,7 +58,7 @@ describe("the float64 reference", () => {
     ["full", masks.full()],
     ["causal", masks.causal()],
     ["documents", masks.documents([2, 4, 1], "causal")],
-  ])("gives the derivatives of the loss, %s", (_, mask) => {
+  ])("computes the gradients of the loss, mask %s", (_, mask) => {
     const baseProblem = createProblem(mask);
     const reference = referenceAttention(baseProblem, 1, rows, dOut);
     const step = 2 ** -10;

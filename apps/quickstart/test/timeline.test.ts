@@ -41,7 +41,7 @@ const createSchedule = (tiles: readonly Tile[], batches: readonly MessageBatch[]
 ];
 
 describe("the timeline", () => {
-  it("counts from the first beginning and joins the heads of a block", () => {
+  it("measures times from the start of the run, and merges the heads of a block", () => {
     const events = [
       attendEvent(10, 11),
       attendEvent(11, 12),
@@ -59,7 +59,7 @@ describe("the timeline", () => {
     ]);
   });
 
-  it("takes for one piece of backward what a device does in several kernels", () => {
+  it("merges the backward kernels of a device into one block", () => {
     const names = ["attend_bf16", "attendKeys_bf16", "attendQueries_bf16", "attendKeys_bf16", "attendQueries_bf16"];
     const events = names.map((name, i) => attendEvent(10 + i, 11 + i, name));
     const [lane] = createTimeline(
@@ -79,7 +79,7 @@ describe("the timeline", () => {
     ).toThrow(/expected 4 attention events, as planned; received 5/);
   });
 
-  it("reports what a batch of messages takes, however those of several senders mix", () => {
+  it("assigns planned payloads to transfers by label, in any interleaving", () => {
     const events = [
       sendEvent(10, 11, 8, "ring(gpu)"),
       sendEvent(11, 12),
@@ -97,7 +97,7 @@ describe("the timeline", () => {
     ]);
   });
 
-  it("rejects a rank that did not do what its script states", () => {
+  it("rejects a rank whose events differ from its schedule", () => {
     const tryCreateTimeline = (...events: readonly TraceEvent[]) =>
       createTimeline([report(0, events)], createSchedule([createTile(0)], [createBatch(0)]));
     expect(() => tryCreateTimeline()).toThrow("rank 0: expected 1 attention events, as planned; received 0");
@@ -111,13 +111,13 @@ describe("the timeline", () => {
 });
 
 describe("overlap", () => {
-  it("is the share of communication under which the same rank computes", () => {
+  it("is the fraction of communication time during which the same rank computes", () => {
     const events = [attendEvent(10, 12), sendEvent(11, 13), attendEvent(12.5, 14)];
     expect(overlapFraction([report(0, events)])).toBeCloseTo(0.75);
     expect(overlapFraction([report(0, events), report(1, [sendEvent(10, 12)])])).toBeCloseTo(1.5 / 4);
   });
 
-  it("counts no moment twice, and nothing that sends nothing", () => {
+  it("counts simultaneous transfers once, and ignores transfers of 0 bytes", () => {
     expect(
       overlapFraction([report(0, [attendEvent(10, 12), sendEvent(10, 12), sendEvent(10, 12), sendEvent(13, 20, 0)])]),
     ).toBeCloseTo(1);

@@ -11,7 +11,7 @@ describe("rocAuc", () => {
     [[0, 0, 1], [1, 2, 2], 0.75],
   ])("of classes %j and scores %j is %d", (labels, scores, area) => expect(rocAuc(labels, scores)).toBe(area));
 
-  it("is the share of pairs in order", () => {
+  it("is the fraction of pairs in order, with ties counted half", () => {
     const random = new Random(1);
     const labels = Array.from({ length: 60 }, () => random.integer(0, 1));
     const scores = Array.from({ length: 60 }, () => random.integer(0, 9));
@@ -28,7 +28,7 @@ describe("rocAuc", () => {
 });
 
 describe("logisticRegression", () => {
-  it("finds the weights that made the classes", () => {
+  it("finds the weights from which the classes were drawn", () => {
     const random = new Random(2);
     const rows = 4000;
     const trainFeatures = Float32Array.from({ length: 2 * rows }, () => random.normal());
@@ -50,7 +50,7 @@ describe("logisticRegression", () => {
     expect(logits[2]! - logits[0]!).toBeCloseTo(-1, 0);
   });
 
-  it("finds the weights of three classes, from which it may subtract any vector", () => {
+  it("finds the weights of three classes, up to a common vector", () => {
     const random = new Random(3);
     const rows = 4000;
     const trainFeatures = Float32Array.from({ length: rows }, () => random.normal());
@@ -72,7 +72,7 @@ describe("logisticRegression", () => {
     expect(probabilities.reduce((a, b) => a + b, 0)).toBeCloseTo(1, 12);
   });
 
-  it("stays finite where the classes are separable", () => {
+  it("separates separable classes without diverging", () => {
     const trainFeatures = Float32Array.from([-1, -2, 1, 2]);
     const task = { width: 1, classCount: 2, trainFeatures, labels: Uint8Array.from([0, 0, 1, 1]) };
     const [, low, , high] = logisticRegression({ ...task, testFeatures: Float32Array.from([-1.5, 1.5]) });
@@ -82,7 +82,7 @@ describe("logisticRegression", () => {
 });
 
 describe("nearestNeighbours", () => {
-  it("averages the nearest", () => {
+  it("averages the classes of the nearest rows", () => {
     const task = {
       width: 1,
       classCount: 2,
@@ -99,7 +99,7 @@ describe("nearestNeighbours", () => {
 });
 
 describe("multiclassAuc", () => {
-  it("is that of class 1 where there are two, else the mean of each against the others", () => {
+  it("is the AUC of class 1 for two classes, and the mean of one-against-rest AUCs for more", () => {
     expect(multiclassAuc([0, 1, 1], Float64Array.from([0.8, 0.2, 0.9, 0.1, 0.3, 0.7]), 2)).toBe(0.5);
     const rows = [0.5, 0.3, 0.2, 0.1, 0.6, 0.3, 0.4, 0.5, 0.1];
     // Rows 0 and 1 have the highest scores of their classes, and row 2 has the lowest score of its class.

@@ -55,7 +55,7 @@ describe("TabularClassifier", () => {
     expect(numCorrect / unknownX.length).toBeGreaterThan(0.9);
   });
 
-  it("answers on three ranks, on each of them all rows, as on one", async () => {
+  it("predicts all rows on each of three ranks, as on one rank", async () => {
     const [[singleRankResult], rankResults] = [
       await predictOnRanks(1, { ensembleSize: 2 }),
       await predictOnRanks(3, { ensembleSize: 2 }),
@@ -64,7 +64,7 @@ describe("TabularClassifier", () => {
     expect(rankResults[2]!.rows).toEqual(rankResults[0]!.rows);
   });
 
-  it("answers a single row on more ranks than there are rows to answer", async () => {
+  it("predicts a single row on three ranks", async () => {
     const rankProbabilities = await runOnRanks(3, async (ctx) => {
       using classifier = new TabularClassifier(ctx, { ensembleSize: 1 });
       await classifier.fit(knownX, species);
@@ -76,7 +76,7 @@ describe("TabularClassifier", () => {
     }
   });
 
-  it("does not care in which order the columns come, nor, in a whole turn of names, what classes are called", async () => {
+  it("does not depend on the column order, nor on class names if the ensemble rotates all of them", async () => {
     const [result] = await predictOnRanks(1, { ensembleSize: 1 });
     const [permutedResult] = await predictOnRanks(1, { ensembleSize: 1 }, [2, 0, 3, 1]);
     expectClose(permutedResult!.rows, result!.rows);
@@ -101,7 +101,7 @@ describe("TabularClassifier", () => {
   it.each([
     ["with a large offset", (cell: number) => 1.7e9 + cell / 1024],
     ["beyond float32", (cell: number) => cell * 2 ** 900],
-  ])("answers the same for columns %s", async (_, moveCell) => {
+  ])("predicts the same for columns %s", async (_, moveCell) => {
     const moveRows = (rows: Rows): Rows => rows.map((row) => Array.from(row, moveCell));
     const [[result], [movedRows]] = await Promise.all([
       predictOnRanks(1, { ensembleSize: 6 }),
@@ -167,7 +167,7 @@ describe("TabularClassifier", () => {
       async (c) => (await c.fit(knownX, species)).predictProba([[1, 2]]),
       /row 0: expected 4 columns, as in fit/,
     ],
-  ])("refuses %s, with its place", async (_, callClassifier, message) => {
+  ])("rejects %s", async (_, callClassifier, message) => {
     await runOnRanks(1, async (ctx) => {
       using classifier = new TabularClassifier(ctx);
       await expect(callClassifier(classifier)).rejects.toThrow(MosaicError);

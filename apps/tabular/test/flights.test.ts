@@ -9,7 +9,7 @@ interface Report {
   readonly bytesSent: number;
 }
 
-it("shares the rows of a table over four processes, and sends only what is known", async () => {
+it("distributes the rows of a table over four processes, and sends only keys and values of known rows", async () => {
   const lines: string[] = [];
   const [rows, known, ranks] = [801, 101, 4];
   const result = await launch({

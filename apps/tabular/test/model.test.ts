@@ -32,7 +32,7 @@ async function computeLogits(inputTable: Table, ranks = 1): Promise<number[]> {
 }
 
 describe("the model", () => {
-  it("lets no row to be predicted influence another, to the bit", async () => {
+  it("predicts each row independently of other rows to be predicted, bit for bit", async () => {
     const originalLogits = await computeLogits(table);
     const width = table.columns.length;
     const changedFeatures = table.features.slice();
@@ -43,7 +43,7 @@ describe("the model", () => {
     expect(omitSixthRow(changedLogits)).toEqual(omitSixthRow(originalLogits));
   });
 
-  it("does not care what the classes are called, once each has had each number", async () => {
+  it("does not depend on the numbering of classes if the ensemble rotates all numbers", async () => {
     const renamedLogits = await computeLogits({ ...table, labels: table.labels.map((label) => (label + 1) % 3) });
     for (const [i, p] of (await computeLogits(table)).entries()) {
       expect(renamedLogits[i - (i % 3) + ((i + 1) % 3)]!).toBeCloseTo(p, 6);
@@ -56,7 +56,7 @@ describe("the model", () => {
     expect(await computeLogits({ ...table, labels })).toEqual(await computeLogits(table));
   });
 
-  it("does not care in which order its known rows come", async () => {
+  it("does not depend on the order of the known rows", async () => {
     const order = new Random(1).permutation(knownRows);
     const rowOrder = [...order, ...Array.from({ length: table.labels.length - knownRows }, (_, i) => knownRows + i)];
     const [originalLogits, permutedLogits] = [
@@ -66,7 +66,7 @@ describe("the model", () => {
     for (const [i, p] of permutedLogits.entries()) expect(p).toBeCloseTo(originalLogits[i]!, 5);
   });
 
-  it.each([2, 3, 4])("answers on %d ranks as on one", async (ranks) => {
+  it.each([2, 3, 4])("predicts the same on %d ranks as on one", async (ranks) => {
     const [singleRankLogits, shardedLogits] = [await computeLogits(table), await computeLogits(table, ranks)];
     expect(shardedLogits).toHaveLength(singleRankLogits.length);
     for (const [i, p] of shardedLogits.entries()) expect(p).toBeCloseTo(singleRankLogits[i]!, 5);
@@ -79,7 +79,7 @@ describe("assignRows", () => {
     [6, 3, 4],
     [5, 1, 3],
     [231_083, 20_000, 4],
-  ])("shares %d rows, %d of them known, over %d ranks: each once, evenly", (rows, known, ranks) => {
+  ])("assigns %d rows, %d of them known, to %d ranks, each once and evenly", (rows, known, ranks) => {
     const plans = Array.from({ length: ranks }, (_, rank) => assignRows(rows, known, { rank, ranks }));
     const listCoveredRows = (rowKind: "trainRows" | "testRows"): number[] =>
       plans.flatMap((plan) => [plan[rowKind].first, plan[rowKind].first + plan[rowKind].count]);
@@ -120,7 +120,7 @@ describe("training", () => {
     }
   });
 
-  it("learns", async () => {
+  it("reduces the loss", async () => {
     const [losses] = await trainLosses(1, 150);
     const meanLoss = (firstStep: number, endStep: number): number =>
       losses!.slice(firstStep, endStep).reduce((a, b) => a + b, 0) / (endStep - firstStep);

@@ -4,7 +4,7 @@ import { Random } from "../src/random.ts";
 import { sampleTables, defaultTrainingOptions } from "../src/training.ts";
 
 describe("the prior", () => {
-  it("draws complete tables of any size and of 2 to 10 classes, the same for the same seed", () => {
+  it("draws complete tables of any size with 2 to 10 classes, the same for the same seed", () => {
     for (let seed = 0; seed < 90; seed++) {
       const size = { rows: 20 + seed, columns: 1 + (seed % 8), classes: 2 + (seed % 9) };
       const table = sampleTable(new Random(seed), size);
@@ -18,7 +18,7 @@ describe("the prior", () => {
     }
   });
 
-  it("gives all tables of a step one size, as many as make the step's cells, and every rank one", () => {
+  it("gives all tables of a step the same size, and draws enough for the step's cells and for every rank", () => {
     for (let step = 1; step <= 8; step++) {
       const { allTables, knownRows } = sampleTables(step, defaultTrainingOptions);
       const sizes = allTables.map(({ labels, columns, classes }) => [labels.length, columns.length, classes.length]);
@@ -32,7 +32,7 @@ describe("the prior", () => {
     expect(sampleTables(7, { ...defaultTrainingOptions, cells: 1 }, 3).allTables).toHaveLength(3);
   });
 
-  it("gathers every class among the rows of most tables", () => {
+  it("draws rows of all three classes in more than 15 of 50 tables", () => {
     const random = new Random(5);
     const threeClassTables = Array.from({ length: 50 }, () =>
       sampleTable(random, { rows: 300, columns: 4, classes: 3 }),

@@ -13,8 +13,8 @@ import {
 
 const schema: TableSchema = { name: "t", columns: ["a", "b"], label: ({ y }) => (y === null ? undefined : y === 1) };
 
-describe("tableOf", () => {
-  it("takes numbers, and text that is a number", () => {
+describe("createTable", () => {
+  it("accepts numbers and numeric text", () => {
     const table = createTable(
       [
         { a: 1, b: "2.5", y: 1 },
@@ -27,7 +27,7 @@ describe("tableOf", () => {
     expect(table.classes).toEqual([false, true]);
   });
 
-  it("takes classes by name", () => {
+  it("accepts classes by name", () => {
     const records = ["c", "a", "b", "a"].map((y) => ({ a: 1, b: 1, y }));
     const table = createTable(records, { ...schema, label: ({ y }) => y as string });
     expect(table.classes).toEqual(["a", "b", "c"]);
@@ -40,14 +40,14 @@ describe("tableOf", () => {
     ["an empty text", { a: " ", b: 1, y: 1 }, /" " in a/],
     ["a column that is not there", { a: 1, y: 1 }, /nothing in b/],
     ["no class", { a: 1, b: 1, y: null }, /no class/],
-  ])("refuses %s, with its place and a way out", (_, record, message) => {
+  ])("rejects %s, and suggests missingValuePolicy", (_, record, message) => {
     const createInvalidTable = () => createTable([{ a: 1, b: 1, y: 0 }, record], schema);
     expect(createInvalidTable).toThrow(MosaicError);
     expect(createInvalidTable).toThrow(message);
     expect(createInvalidTable).toThrow(/missingValuePolicy: "drop"/);
   });
 
-  it("leaves such rows out if the option is set", () => {
+  it("drops rows with missing values if missingValuePolicy is drop", () => {
     const table = createTable(
       [
         { a: null, b: 1, y: 0 },
@@ -60,7 +60,7 @@ describe("tableOf", () => {
 });
 
 describe("standardize", () => {
-  it("uses the known rows alone", () => {
+  it("uses the mean and deviation of the known rows only", () => {
     const table = createTable(
       [
         { a: 1, b: 0, y: 0 },
@@ -78,15 +78,15 @@ describe("standardize", () => {
     ["values that float32 has not", (i: number) => 1e300 * (i - 1)],
     ["the largest values", (i: number) => Number.MAX_VALUE * (i - 1)],
     ["values whose squares are 0", (i: number) => 1e-200 * i],
-  ])("keeps columns of %s apart", (_, valueAt) => {
+  ])("distinguishes values in columns of %s", (_, valueAt) => {
     const records = [0, 1, 2, 1].map((i) => ({ a: valueAt(i), b: 5, y: 0 }));
     const scores = [...standardize(createTable(records, schema), 3)].filter((_score, i) => i % 2 === 0);
     for (const [i, expected] of [-1.2247, 0, 1.2247, 0].entries()) expect(scores[i]).toBeCloseTo(expected, 4);
   });
 });
 
-describe("rankColumns", () => {
-  it("gives normal scores, by the known rows alone", () => {
+describe("computeNormalScores", () => {
+  it("computes normal scores from the known rows only", () => {
     const records = [5, 1, 1, 1000, 2, -7, 4000].map((a) => ({ a, b: 0, y: 0 }));
     const { features } = computeNormalScores(createTable(records, schema), 4);
     const readColumn = (i: number): number[] => [...features].filter((_, at) => at % 2 === i);
@@ -107,7 +107,7 @@ describe("data sets", () => {
     ["cars", 392, 6],
     ["weather", 1461, 3],
     ["flights", 231_083, 2],
-  ])("%s has its rows, complete, of its classes", (name, rows, columns) => {
+  ])("%s has the expected rows, finite features and classes", (name, rows, columns) => {
     const table = loadDataset(name);
     expect(countRows(table)).toBe(rows);
     expect(table.features).toHaveLength(rows * columns);

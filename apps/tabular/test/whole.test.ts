@@ -1,7 +1,7 @@
 import { expect, it } from "vitest";
 import { parseInteger } from "../src/arguments.ts";
 
-it("reads integers within a range, and refuses what is none", () => {
+it("parses integers within a range, and rejects other text", () => {
   expect(parseInteger("--rows", "12", [2, 20])).toBe(12);
   for (const text of ["", "1", "21", "1.5", "-3", "1e1", "many"]) {
     expect(() => parseInteger("--rows", text, [2, 20])).toThrow(

@@ -29,7 +29,7 @@ const throwNoNccl = async (): Promise<never> => {
 };
 
 describe("detection", () => {
-  it("takes GPUs that are there, and NCCL between them", async () => {
+  it("selects GPUs if there are enough, and NCCL between them", async () => {
     const gpuResult = { device: "cuda", collectives: "nccl" };
     expect(await detectOn(createSystem([gpu]), {})).toEqual(gpuResult);
     expect(await detectOn(createSystem([gpu, gpu]), { worldSize: 2, localRanks: 2 })).toEqual(gpuResult);
@@ -38,7 +38,7 @@ describe("detection", () => {
     expect(await detectOn(createSystem([gpu], { env }), {})).toEqual(gpuResult);
   });
 
-  it("reports nothing where nothing of NVIDIA is to be seen, or was hidden", async () => {
+  it("selects the CPU without a warning if there is no NVIDIA device or if GPUs are hidden", async () => {
     const cpuResult = { device: "cpu", collectives: "local" };
     const noDriverError = new Error("no CUDA driver");
     expect(await detectOn(createSystem(noDriverError, { exists: () => false }), {})).toEqual(cpuResult);
@@ -70,12 +70,12 @@ describe("detection", () => {
     ["a device by name", { ...multiHostEnv, MOSAIC_DEVICE: "cpu" }, {}, "cpu and ucx"],
     ["collectives by name", { ...multiHostEnv, MOSAIC_COLLECTIVES: "local" }, {}, "cpu and local"],
     ["UCX by name on one host", { MOSAIC_COLLECTIVES: "ucx" }, {}, "cpu and ucx"],
-  ])("connects CPUs as their hosts need: %s", async (_, env, options, expected) => {
+  ])("selects collectives for CPU ranks: %s", async (_, env, options, expected) => {
     const detected = await detectOn(createSystem(new Error("no CUDA driver"), { env, exists: () => false }), options);
     expect(`${detected.device} and ${detected.collectives}`).toBe(expected);
   });
 
-  it("connects GPUs of several hosts by NCCL, and CPUs beside an idle GPU by UCX", async () => {
+  it("selects NCCL for GPUs on several hosts, and UCX for CPUs if there are too few GPUs", async () => {
     expect(await detectOn(createSystem([gpu, gpu], { env: multiHostEnv }), {})).toEqual({
       device: "cuda",
       collectives: "nccl",
@@ -103,7 +103,7 @@ describe("detection", () => {
       /each of the 4 ranks .* received 1 .*gpu/,
     ],
     ["an old GPU", createSystem([gpu, { ...gpu, problem: "too old" }]), { localRanks: 2 }, /GPU 1, H200: too old/],
-  ])("takes the CPU with %s, and warns why", async (_, system, options, warningPattern) => {
+  ])("selects the CPU with %s, and warns about the reason", async (_, system, options, warningPattern) => {
     const detected = await detectOn(system, options);
     expect(detected).toEqual({ device: "cpu", collectives: "local", warning: expect.stringMatching(warningPattern) });
     expect(detected.warning).toContain("MOSAIC_DEVICE=cpu");
@@ -111,14 +111,14 @@ describe("detection", () => {
 });
 
 describe("a rank's GPU", () => {
-  it("has its number, unless ranks share", () => {
+  it("has the index of the local rank, modulo the number of GPUs if ranks share them", () => {
     expect([0, 1, 2, 3].map((rank) => selectGpuIndex({ rank, ranks: 4 }, 4, false))).toEqual([0, 1, 2, 3]);
     expect([0, 1, 2, 3].map((rank) => selectGpuIndex({ rank, ranks: 4 }, 2, true))).toEqual([0, 1, 0, 1]);
     expect(() => selectGpuIndex({ rank: 0, ranks: 4 }, 2, false)).toThrow(/4 ranks .*received 2 .*MOSAIC_SHARE_GPUS=1/);
     expect(() => selectGpuIndex({ rank: 0, ranks: 1 }, 0, true)).toThrow(/received 0/);
   });
 
-  it("follows from what the launcher sets", () => {
+  it("is determined by the environment variables of the launcher", () => {
     expect(getLocalRank({ LOCAL_RANK: "2", LOCAL_WORLD_SIZE: "4" })).toEqual({ rank: 2, ranks: 4 });
     expect(getLocalRank({ LOCAL_RANK: "2" })).toEqual({ rank: 2, ranks: 3 });
     expect(getLocalRank({})).toEqual({ rank: 0, ranks: 1 });
@@ -155,27 +155,27 @@ async function runInit(
   return stdout;
 }
 
-it("rejects options of detection that do not exist", () =>
+it("detect rejects unknown options", () =>
   expect(detect({ worldsize: 2 } as object)).rejects.toThrow(/detect: expected options among worldSize, localRanks/));
 
 describe("init", () => {
   const ones = "1+1+1";
 
-  it("computes on a GPU that is there", async () => {
+  it("computes on an available GPU", async () => {
     expect(await runInit({})).toBe(`cuda0 ${ones}\ncuda0 ${ones}`);
     expect(await runInit({ MOSAIC_EMULATED_DEVICES: "2", LOCAL_RANK: "1" })).toContain(`cuda1 ${ones}`);
     const sharedGpuEnv = { LOCAL_RANK: "3", LOCAL_WORLD_SIZE: "4", MOSAIC_SHARE_GPUS: "1" };
     expect(await runInit({ ...sharedGpuEnv, MOSAIC_EMULATED_DEVICES: "2" })).toContain(`cuda1 ${ones}`);
   });
 
-  it("does what options state, then what the environment sets, then what it finds", async () => {
+  it("prefers options to the environment, and the environment to detection", async () => {
     expect(await runInit({ MOSAIC_DEVICE: "cpu" })).toBe(`cpu0 ${ones}\ncpu0 ${ones}`);
     expect(await runInit({ MOSAIC_DEVICE: "cpu" }, `{ device: "cuda" }`)).toContain("cuda0");
     expect(await runInit({}, `{ collectives: "local" }`)).toContain("cpu0");
     expect(await runInit({ MOSAIC_COLLECTIVES: "local" })).toContain("cpu0");
   });
 
-  it("warns once where a GPU lies idle, from the first rank of a host", async () => {
+  it("warns once about an unused GPU, on the first rank of a host", async () => {
     const brokenDriverEnv = { MOSAIC_EMULATED_INIT: "803" };
     const initResult = await runInit(brokenDriverEnv);
     expect(initResult).toMatch(
@@ -202,7 +202,7 @@ describe("init", () => {
   const otherHostEnv = { MOSAIC_DEVICE: "cpu", RANK: "0", LOCAL_RANK: "0", WORLD_SIZE: "2", LOCAL_WORLD_SIZE: "1" };
   const missingUcxEnv = { MOSAIC_UCX_LIBRARY: "/none/libucp.so.0" };
 
-  it("connects CPU ranks on several hosts over UCX", async () => {
+  it("requires UCX for CPU ranks on several hosts, or if UCX is selected", async () => {
     const message = /^AddonLoadError\nucx: no usable UCX library: .*; install UCX 1\.13 or newer/;
     expect(await runInit({ ...otherHostEnv, ...missingUcxEnv })).toMatch(message);
     expect(await runInit({ ...otherHostEnv, ...missingUcxEnv, MOSAIC_DEVICE: "" }, `{ device: mosaic.cpu() }`)).toMatch(
@@ -217,7 +217,7 @@ describe("init", () => {
     );
   });
 
-  it("names the package that connects CPUs of several hosts, where it is not installed", async () => {
+  it("names the package for CPUs on several hosts if it is not installed", async () => {
     const hooks = `export async function resolve(name, context, next) {
       if (name !== "@mosaic/collectives-ucx") return next(name, context);
       throw Object.assign(new Error("Cannot find package '" + name + "'"), { code: "ERR_MODULE_NOT_FOUND" });
@@ -240,7 +240,7 @@ describe("init", () => {
     expect(await runInit({ MOSAIC_DEVICE: device, MOSAIC_COLLECTIVES: collectives })).toMatch(message);
   });
 
-  it("rejects what MOSAIC_DEVICE cannot mean", async () => {
+  it("rejects invalid values of MOSAIC_DEVICE, and accepts auto", async () => {
     const message =
       /^OptionError\nenvironment variable MOSAIC_DEVICE: expected "cpu", "cuda" or "auto", received "tpu"/;
     expect(await runInit({ MOSAIC_DEVICE: "tpu" })).toMatch(message);

@@ -107,8 +107,8 @@ async function trainCurves(size: number, backend: string): Promise<number[][]> {
   }
 }
 
-describe("training with a dispatch for every step", () => {
-  it("has the loss curve of one rank, with flex and with a ring", async () => {
+describe("training with a dispatch at every step", () => {
+  it("has the loss curve of one rank, with flex and with ring", async () => {
     const [singleRankCurve] = await trainCurves(1, "flex");
     const mean = (losses: readonly number[]): number => losses.reduce((sum, each) => sum + each, 0) / losses.length;
     expect(mean(singleRankCurve!.slice(-4))).toBeLessThan(0.7 * mean(singleRankCurve!.slice(0, 4)));
@@ -127,7 +127,7 @@ describe("training with a dispatch for every step", () => {
     }
   });
 
-  it("cuts so that ranks hold unequal shards, in pieces, and puts them together again", async () => {
+  it("shards a sequence into several spans per rank, and unshard restores it", async () => {
     const { lengths, length, tokens } = loadBatch(0);
     const mask = mosaic.masks.documents(lengths, "causal");
     const placement = mosaic.dispatch({ mask, length, ranks: 4, chunkSize: CHUNK });

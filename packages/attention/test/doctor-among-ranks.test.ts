@@ -43,8 +43,8 @@ const slowLink = { ...exampleLink, bandwidth: 1e8 };
 const highLatencyLink = { ...exampleLink, latency: 1e-3 };
 const createOffsetLink = (wallClockOffsetMs: number) => ({ ...exampleLink, clock: { wallClockOffsetMs, error: 1.1 } });
 
-describe("hosts of a job", () => {
-  it("that fit together are one line each, and two matrices", () => {
+describe("report on the hosts of a job", () => {
+  it("shows compatible hosts on one line each, and matrices for sockets and UCX", () => {
     expect(
       createReport(),
     ).toBe(`✓ hosts     n0: host-0, 10.0.0.0, 4 ranks, Node 22.18.0, Mosaic unknown, UCX 1.13.1, avx2, MTU 1500 on eth0
@@ -147,7 +147,7 @@ the hosts fit`);
       { measured: { ucx: [{ latency: 1e-5, bandwidth: 1e8 }, null, { latency: 1e-5, bandwidth: 2e9 }] } },
       /· +less than half the socket bandwidth: n1 → n0\n/,
     ],
-  ])("one of them with %s", (_, changes, expected) => {
+  ])("reports a host with %s", (_, changes, expected) => {
     expect(createReport(changes)).toMatch(expected);
   });
 
@@ -155,7 +155,7 @@ the hosts fit`);
     [-60, /· clocks +clock offset of n1 from n0: −60\.0 ms ± 1\.1 ms\n +→ synchronize the clocks/],
     [2500, /✗ clocks +clock offset of n1 from n0: \+2500\.0 ms/],
     [50.9, /✓ clocks +clock offset of n1 from n0: \+50\.9 ms/],
-  ])("of which one has a clock %d ms off", (milliseconds, expected) => {
+  ])("reports a clock offset of %d ms", (milliseconds, expected) => {
     const result = createResult();
     const [firstMeasurement, ...otherMeasurements] = result.measurements as readonly [
       HostMeasurement,
@@ -168,7 +168,7 @@ the hosts fit`);
     expect(formatReport(reportHosts({ ...result, measurements }))).toMatch(expected);
   });
 
-  it.each([1, 2, 3, 4, 5, 8])("meet in rounds of disjoint pairs, each two once: %d", (count) => {
+  it.each([1, 2, 3, 4, 5, 8])("schedules rounds of disjoint pairs, with each pair once: %d", (count) => {
     const peerPairs = listRoundRobinPairs(count).flatMap((peers) => {
       for (const [host, peer] of peers.entries()) if (peer >= 0) expect(peers[peer]).toBe(host);
       return peers.flatMap((peer, host) => (host < peer ? [`${host} ${peer}`] : []));
@@ -177,7 +177,7 @@ the hosts fit`);
     expect(peerPairs).toHaveLength((count * (count - 1)) / 2);
   });
 
-  it("make a profile of the median link: UCX's where all have it, else that of sockets", () => {
+  it("creates a profile of the median link: of UCX if all hosts have it, otherwise of sockets", () => {
     const createMeasuredProfile = (overrides?: ResultOverrides) =>
       parseProfile(createProfile(profiles["cpu-local"], createResult(overrides)));
     expect(createMeasuredProfile()).toMatchObject({
@@ -193,7 +193,7 @@ the hosts fit`);
 });
 
 describe("mosaic-doctor --hosts", () => {
-  it("on one host measures between its ranks", async () => {
+  it("measures between the ranks of a single host", async () => {
     const [{ code, stdout, stderr }] = (await runDoctor({ nodes: 1, ranks: 2 })) as [
       { code: number; stdout: string; stderr: string },
     ];
@@ -203,7 +203,7 @@ describe("mosaic-doctor --hosts", () => {
     expect(code).toBe(0);
   }, 60_000);
 
-  it("with a launcher for each of two nodes measures between these, and finds the clock that is off", async () => {
+  it("measures between two nodes with a launcher each, and reports a clock offset", async () => {
     const endpoint = `127.0.0.9:${24_000 + (process.pid % 4000)}`;
     const env = (node: number): Readonly<Record<string, string>> =>
       node === 1 ? { NODE_OPTIONS: `--import=${shiftClock}` } : {};
@@ -213,7 +213,7 @@ describe("mosaic-doctor --hosts", () => {
     expect(doctorRuns.map(({ code }) => code)).toEqual([1, 1]);
   }, 60_000);
 
-  it("rejects ports that are no range", async () => {
+  it("rejects a port that is not a range", async () => {
     const [ended] = await runDoctor({ nodes: 1, args: ["--ports", "80"] });
     expect(ended!.code).toBe(2);
     expect(ended!.stderr).toMatch(/--ports: expected a range from 1 to 65535, such as 30000-30999, received "80"/);

@@ -21,7 +21,7 @@ const readReceivedBytes = (host: number): number =>
   (JSON.parse(runIp("-json", "-stats", "link", "show", `v${host}`)) as [{ stats64: { rx: { bytes: number } } }])[0]
     .stats64.rx.bytes;
 
-test("three hosts that fit together: matrices of all pairs, and exit code 0", async () => {
+test("reports matrices of all pairs and exit code 0 for three compatible hosts", async () => {
   const bytesBefore = [0, 1, 2].map(readReceivedBytes);
   const { code, stdout, stderr } = await runDoctorOnHosts(3);
   expect(stderr).toBe("");
@@ -36,7 +36,7 @@ test("three hosts that fit together: matrices of all pairs, and exit code 0", as
   for (const host of [0, 1, 2]) expect(readReceivedBytes(host) - bytesBefore[host]!).toBeGreaterThan(2 * 2 ** 20);
 }, 60_000);
 
-test("--json is a profile, of links that were measured, which mosaic-plan accepts", async () => {
+test("--json writes a profile of the measured links, which mosaic-plan accepts", async () => {
   const { code, stdout, stderr } = await runDoctorOnHosts(2, { ranks: 2, args: ["--json"] });
   expect(stderr).toContain("from n0");
   expect(code).toBe(0);
@@ -55,7 +55,7 @@ test("--json is a profile, of links that were measured, which mosaic-plan accept
   }
 }, 120_000);
 
-test("a host whose ports are blocked", async () => {
+test("reports a host whose ports are blocked", async () => {
   // Replies of n1 from these ports are dropped.
   const blackholeRule = ["ipproto", "tcp", "sport", "30000-30015", "blackhole"];
   runIp("-n", "n1", "rule", "add", ...blackholeRule);
@@ -72,7 +72,7 @@ test("a host whose ports are blocked", async () => {
   }
 }, 60_000);
 
-test("a host with another MTU", async () => {
+test("reports a host with a different MTU", async () => {
   runIp("-n", "n1", "link", "set", "eth0", "mtu", "1400");
   try {
     const { code, stdout } = await runDoctorOnHosts(2);
@@ -83,7 +83,7 @@ test("a host with another MTU", async () => {
   }
 }, 60_000);
 
-test("an MTU that the network between hosts does not carry", async () => {
+test("reports an MTU that the network between hosts does not support", async () => {
   // Disable segmentation offload, with which oversized packets would pass the bridge unsegmented.
   for (const host of ["n0", "n1"]) runIp("-n", host, "link", "set", "eth0", "mtu", "9000", "gso_max_segs", "1");
   try {
@@ -98,7 +98,7 @@ test("an MTU that the network between hosts does not carry", async () => {
   }
 }, 60_000);
 
-test("a host whose clock is off", async () => {
+test("reports a host with a clock offset", async () => {
   const env = (node: number): Readonly<Record<string, string>> =>
     node === 1 ? { NODE_OPTIONS: `--import=${shiftClock}` } : {};
   const { code, stdout } = await runDoctorOnHosts(2, { env });
@@ -111,7 +111,7 @@ test("a host whose clock is off", async () => {
   expect(code).toBe(1);
 }, 60_000);
 
-test("a host on a slow link", async () => {
+test("reports a host on a slow link", async () => {
   runOnHost(
     2,
     "tc",

@@ -17,8 +17,8 @@ const eightGpusWithNvlink = [
   "GPU2\tNV18\tNV18\t X \t0-31",
 ].join("\n");
 
-describe("a machine that is well", () => {
-  it("without a GPU has a note about it, and no problem", async () => {
+describe("a healthy machine", () => {
+  it("has notes and no problems without a GPU", async () => {
     expect(await diagnoseMachine({})).toBe(
       `✓ Node           20.20.2, linux-x64, glibc 2.39
 ✓ system         Ubuntu 24.04.3 LTS, Linux 6.8.0
@@ -37,7 +37,7 @@ all installed packages work; 2 notes`,
     );
   });
 
-  it("with GPUs reports driver, kernels, links and NCCL", async () => {
+  it("has entries for driver, kernels, links and NCCL with GPUs", async () => {
     const module = "NVRM version: NVIDIA UNIX Open Kernel Module for x86_64  580.159.04  Release Build\n";
     const text = await diagnoseMachine({
       files: { "/proc/driver/nvidia/version": module },
@@ -57,7 +57,7 @@ const oldAddon = {
   error: { name: "AddonLoadError", message: "cannot load the native CPU device\n  reason: GLIBC_2.38" },
 };
 
-describe("what is wrong, with what to do", () => {
+describe("problems and notes", () => {
   it.each<readonly [string, MachineOverrides, RegExp]>([
     [
       "an old Node",
@@ -122,7 +122,7 @@ describe("what is wrong, with what to do", () => {
       { env: { MOSAIC_DEVICE: "tpu" } },
       /✗ init\(\) +environment variable MOSAIC_DEVICE/,
     ],
-  ])("%s is a problem", async (_, changes, expected) => {
+  ])("reports %s as a problem", async (_, changes, expected) => {
     const text = await diagnoseMachine(changes);
     expect(text).toMatch(expected);
     expect(text).toMatch(/\n\d+ problems?, \d+ notes?$/);
@@ -198,13 +198,13 @@ describe("what is wrong, with what to do", () => {
       { env: sharedEnv, answers: { ...createH200Answers(1), nccl: ncclProbe } },
       /rank 0 of 4, 0 of 4 .*mosaic-run[^]*· +4 ranks on/,
     ],
-  ])("%s is a note", async (_, changes, expected) => {
+  ])("reports %s as a note", async (_, changes, expected) => {
     const text = await diagnoseMachine(changes);
     expect(text).toMatch(expected);
     expect(text).toMatch(/\nall installed packages work; \d+ notes?$/);
   });
 
-  it("a check that fails itself does not take the others along", async () => {
+  it("runs the other checks after an internal error in one check", async () => {
     const throwingRead = (): never => {
       throw new Error("a seeded fault");
     };
@@ -260,14 +260,14 @@ describe("mosaic-doctor", () => {
     expect(doctorRun).toEqual({ code, output: expect.stringMatching(expected) });
   });
 
-  it("finds several GPUs well, with NCCL between them", async () => {
+  it("accepts several GPUs with NCCL", async () => {
     const env = { MOSAIC_CUDA_LIBRARY: emulatedCuda, MOSAIC_NCCL_LIBRARY: emulatedNccl, MOSAIC_EMULATED_DEVICES: "2" };
     const { code, output } = await runDoctorProcess([], env);
     expect(output).toMatch(/✓ NCCL +\d+\.\d+\.\d+, .*libnccl_emulated\.so\n[^]*device "cuda", collectives "nccl"/);
     expect(code).toBe(0);
   });
 
-  it("speaks JSON", async () => {
+  it("writes JSON with --json", async () => {
     const { code, output } = await runDoctorProcess(["--json"], { MOSAIC_CUDA_LIBRARY: emulatedCuda });
     const jsonReport = JSON.parse(output) as { version: string; problems: number; findings: readonly object[] };
     expect([code, jsonReport.version, jsonReport.problems]).toEqual([0, manifest.version, 0]);
@@ -295,7 +295,7 @@ describe("mosaic-doctor", () => {
 });
 
 describe("a probe", () => {
-  it("that cannot be started is a finding, and does not end the doctor", async () => {
+  it("resolves to an error if its process cannot be started", async () => {
     const { execPath } = process;
     process.execPath = "/nowhere/node";
     const pendingProbe = currentSystem.runProbe("cpu");

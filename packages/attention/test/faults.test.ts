@@ -36,10 +36,12 @@ async function runWithFault(options: RunOptions, { expected, code }: Omit<Fault,
   expect(listLeftovers(runResult.mark, runResult)).toEqual([]);
 }
 
-describe.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("a fault, time %i:", () => {
-  it.each(faults)("$name", ({ name, ...expected }) => runWithFault({ ranks: 3, args: [name] }, expected));
+describe.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("faults, repetition %i:", () => {
+  it.each(faults)("reports the fault and leaves no resources: $name", ({ name, ...expected }) =>
+    runWithFault({ ranks: 3, args: [name] }, expected),
+  );
 
-  it("the launcher is killed", async () => {
+  it("leaves no resources if the launcher is killed", async () => {
     const ended = await runRanks({ ranks: 3, args: ["none"], killLauncher: true });
     expect(ended.signal).toBe("SIGKILL");
     expect(ended.segments.length).toBeGreaterThan(0);
@@ -91,7 +93,7 @@ describe("an installation without the native addon", () => {
   });
   afterAll(() => rmSync(directory, { recursive: true, force: true }));
 
-  it.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("reports what to do, time %i", () =>
+  it.each(Array.from({ length: REPEAT }, (_, i) => i + 1))("reports the missing package, repetition %i", () =>
     runWithFault(
       { ranks: 3, entry, args: ["addon missing"] },
       { expected: /AddonLoadError: [^]*@mosaic\/kernels-cpu/ },

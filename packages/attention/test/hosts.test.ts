@@ -131,27 +131,30 @@ describe("the quickstart", () => {
     );
   });
 
-  test.each(placements)("on %s: the bits of one host, and the bytes that the planner counts", async (_, ranks) => {
-    const bytesBefore = readBytesSentByHosts(ranks.length);
-    const results = await runAttentionProgram(ranks);
-    const bytesAfter = readBytesSentByHosts(ranks.length);
-    expect(readFiles(results, /\.f32$/)).toEqual(expected);
-    const predictedBytes = countBytesSentByHosts(recorded, ranks);
-    const total = countLinks(recorded, { ranksPerNode: 1 });
-    for (let rank = 0; rank < 4; rank++) {
-      const { bytesSent } = JSON.parse(readFileSync(join(results, `report.${rank}.json`), "utf8")) as {
-        readonly bytesSent: number;
-      };
-      const { forward, backward } = total[rank]!;
-      expect(bytesSent).toBe(forward["inter-node"].sent.bytes + backward["inter-node"].sent.bytes);
-    }
-    for (const [host, bytes] of predictedBytes.entries()) {
-      const measuredBytes = bytesAfter[host]! - bytesBefore[host]!;
-      // Nothing is sent twice or between ranks of one host. The excess is UCX headers and the control plane.
-      expect(measuredBytes).toBeGreaterThan(bytes);
-      expect(measuredBytes).toBeLessThan(bytes * 1.01 + 64 * 1024);
-    }
-  });
+  test.each(placements)(
+    "computes the bits of one host and sends the bytes that the planner counts, on %s",
+    async (_, ranks) => {
+      const bytesBefore = readBytesSentByHosts(ranks.length);
+      const results = await runAttentionProgram(ranks);
+      const bytesAfter = readBytesSentByHosts(ranks.length);
+      expect(readFiles(results, /\.f32$/)).toEqual(expected);
+      const predictedBytes = countBytesSentByHosts(recorded, ranks);
+      const total = countLinks(recorded, { ranksPerNode: 1 });
+      for (let rank = 0; rank < 4; rank++) {
+        const { bytesSent } = JSON.parse(readFileSync(join(results, `report.${rank}.json`), "utf8")) as {
+          readonly bytesSent: number;
+        };
+        const { forward, backward } = total[rank]!;
+        expect(bytesSent).toBe(forward["inter-node"].sent.bytes + backward["inter-node"].sent.bytes);
+      }
+      for (const [host, bytes] of predictedBytes.entries()) {
+        const measuredBytes = bytesAfter[host]! - bytesBefore[host]!;
+        // Nothing is sent twice or between ranks of one host. The excess is UCX headers and the control plane.
+        expect(measuredBytes).toBeGreaterThan(bytes);
+        expect(measuredBytes).toBeLessThan(bytes * 1.01 + 64 * 1024);
+      }
+    },
+  );
 });
 
 // ── a training
@@ -173,7 +176,7 @@ describe.each(["ring", "meta"])("a training with %s attention", (method) => {
     expect(Object.keys(expected)).toContain("model.safetensors");
   });
 
-  test.each(placements)("on %s: the losses and the weights of one host, to the bit", async (_, ranks) => {
+  test.each(placements)("has the losses and weights of one host, bit for bit, on %s", async (_, ranks) => {
     expect(await runTraining(ranks, method)).toEqual(expected);
   });
 });

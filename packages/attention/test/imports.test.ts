@@ -33,7 +33,7 @@ async function listBundledPackages(code: string): Promise<readonly string[]> {
   return [...new Set(packageNames)].toSorted();
 }
 
-test("the root evaluates nothing of the subpaths: no planner, nn, models, meta-attention or conformance", async () => {
+test("the root entry does not load planner, nn, models, meta-attention or conformance", async () => {
   expect(await listBundledPackages('export * from "../src/index.ts";')).toEqual([
     "backend-flex",
     "backend-mesh2d",
@@ -48,7 +48,7 @@ test("the root evaluates nothing of the subpaths: no planner, nn, models, meta-a
   expect(await listBundledPackages('export * from "../src/planner.ts";')).toContain("planner");
 });
 
-test("nn has the layers of core beside its own, as torch.nn", () => {
+test("nn also exports the layers of core, like torch.nn", () => {
   expect(nn).toMatchObject({
     Linear,
     Module,
@@ -59,7 +59,7 @@ test("nn has the layers of core beside its own, as torch.nn", () => {
   });
 });
 
-test("the first program of the README runs as one file, bundled with the packages of addons outside", async () => {
+test("a program such as the README's first one runs as a bundle with external addon packages", async () => {
   const outfile = join(import.meta.dirname, "../build/bundle/program.mjs");
   await build({
     stdin: {

@@ -21,7 +21,7 @@ import * as testingSubpath from "../src/testing.ts";
 afterEach(() => vi.unstubAllEnvs());
 
 describe("a traced program", () => {
-  it("writes its trace when it closes its context, and calls what the caller has for that", async () => {
+  it("calls beforeClose, and then writes its trace when its context is closed", async () => {
     const directory = mkdtempSync(join(tmpdir(), "mosaic-init-"));
     try {
       vi.stubEnv("MOSAIC_TRACE_DIR", join(directory, "attempt_0"));
@@ -47,8 +47,8 @@ describe("a traced program", () => {
   });
 });
 
-describe("the umbrella", () => {
-  it("has under each subpath everything of its packages", () => {
+describe("exports of @mosaic/attention", () => {
+  it("include all exports of each package under its subpath", () => {
     for (const [subpath, ...exportedModules] of [
       [coreSubpath, core],
       [metaSubpath, metaAttention],
@@ -61,7 +61,7 @@ describe("the umbrella", () => {
     }
   });
 
-  it("has at the root some 60 names, those of core being core's, with defaults for init and world", () => {
+  it("are fewer than 75 at the root, and identical to those of core except for init", () => {
     expect(Object.keys(mosaic).length).toBeLessThan(75);
     for (const [name, value] of Object.entries(core)) {
       if (name !== "init" && Object.hasOwn(mosaic, name)) expect(mosaic).toHaveProperty(name, value);
@@ -70,7 +70,7 @@ describe("the umbrella", () => {
     expect(mosaic.local).toBe(core.local);
   });
 
-  it("has at the root all that the planner's code uses", () => {
+  it("include every name that the planner's code uses", () => {
     const shape = { tokens: 7, numHeads: 4, headDim: 8, gpusPerNode: 5, profile: "cpu-local" } as const;
     const mask = core.masks.documents([3, 4], core.masks.slidingWindow(2));
     const plans = [
@@ -86,7 +86,7 @@ describe("the umbrella", () => {
 });
 
 describe("init", () => {
-  it("needs nothing: one rank on the CPU, local and ring registered", async () => {
+  it("requires no options, and creates one rank on the CPU with local and ring", async () => {
     await using ctx = await mosaic.init();
     expect(ctx.device.type).toBe("cpu");
     expect(ctx.mesh.shape).toEqual({ sp: 1 });
@@ -94,7 +94,7 @@ describe("init", () => {
     expect(ctx.backend("ring").axes).toEqual(["sp"]);
   });
 
-  it("takes parts assembled by hand, and custom backends", async () => {
+  it("accepts custom devices, collectives, meshes and backends", async () => {
     const customBackend: mosaic.AttentionBackend = { ...mosaic.local(), name: "mine" };
     await using ctx = await mosaic.init({
       device: mosaic.cpu({ threads: 1 }),
@@ -109,7 +109,7 @@ describe("init", () => {
     expect(ctx.mesh.axes).toEqual(["dp", "node", "gpu"]);
   });
 
-  it("connects to the other ranks of the environment by itself", async () => {
+  it("reads the ranks of the environment, and requires a job name to connect them", async () => {
     vi.stubEnv("WORLD_SIZE", "2");
     vi.stubEnv("RANK", "0");
     await expect(mosaic.init()).rejects.toThrow(/connect: expected a job name.*start the ranks with mosaic-run/);
@@ -135,7 +135,7 @@ describe("init", () => {
     await expect(mosaic.init(options as mosaic.InitOptions)).rejects.toThrow(message);
   });
 
-  it("names the package that a part needs", async () => {
+  it("names the missing package and the command that installs it", async () => {
     const importPromise = importOptional("@mosaic/kernels-none", 'init: device "none"');
     await expect(importPromise).rejects.toThrow(
       'init: device "none": expected the package @mosaic/kernels-none, received none; run npm install @mosaic/kernels-none',
@@ -143,7 +143,7 @@ describe("init", () => {
     await expect(importPromise).rejects.toBeInstanceOf(core.OptionError);
   });
 
-  it("names the backends there are", async () => {
+  it("lists the available backends if the given one is unknown", async () => {
     await using ctx = await mosaic.init();
     const createAttention = (backend: string): mosaic.MultiAxisAttention =>
       new mosaic.MultiAxisAttention(ctx, { embedDim: 8, numHeads: 2, attentionAxis: 1, backend });
@@ -155,7 +155,7 @@ describe("init", () => {
 });
 
 describe("world", () => {
-  it("has the defaults of init", async () => {
+  it("uses the defaults of init", async () => {
     const contexts = await mosaic.world(4, { spSize: 2, seed: 3 });
     expect(contexts.map(({ mesh }) => mesh.coordinate)).toEqual([
       { dp: 0, sp: 0 },
@@ -167,7 +167,7 @@ describe("world", () => {
     await Promise.all(contexts.map((ctx) => ctx.close()));
   });
 
-  it("rejects options that do not exist", async () => {
+  it("rejects unknown options", async () => {
     await expect(mosaic.world(2, { axis: "sp" } as mosaic.WorldOptions)).rejects.toThrow(/received "axis"/);
   });
 });

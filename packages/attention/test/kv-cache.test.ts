@@ -29,7 +29,7 @@ function createDecodeBackend(length: number): AttentionBackend {
 }
 
 test.each([1, 2, 4, 32])(
-  "a recorded step sends its states, (ranks − 1) · B · T · H · (D + 1) · 4 bytes: %d ranks",
+  "each rank of a recorded step sends (ranks − 1) · B · T · H · (D + 1) · 4 bytes of states: %d ranks",
   (sp) => {
     for (const tokens of [1, 5]) {
       const recordedRun = record({ ...sizes, backend: createDecodeBackend(4096), mesh: { sp }, tokens });
@@ -42,7 +42,7 @@ test.each([1, 2, 4, 32])(
   },
 );
 
-test("each rank's kernel reads its share of the keys, and is predicted to take as much less", () => {
+test("each of four ranks reads its share of the keys, in about a quarter of the predicted time", () => {
   const [oneRankSeconds, fourRankSeconds] = [1, 4].map((sp) => {
     const { ranks } = simulate(
       record({ ...sizes, backend: createDecodeBackend(2 ** 17), mesh: { sp }, tokens: 1 }),

@@ -43,7 +43,7 @@ function runOnPlatform(host: keyof typeof hosts, text: string, ...entry: string[
   return spawnSync(process.execPath, [...entry, program], { encoding: "utf8", env, timeout: 60_000 });
 }
 
-test.each(names)("on %s the contracts and the planner work", (host) => {
+test.each(names)("on %s a backend can be recorded and proved without a device", (host) => {
   const { stdout, stderr } = runOnPlatform(
     host,
     `import { masks, ring } from "@mosaic/attention";
@@ -69,7 +69,7 @@ test.each(names)("on %s the launcher starts ranks", (host) => {
   expect(stdout).toContain("rank 1");
 });
 
-test.each(names)("on %s a device rejects, and names the platforms that have one", (host) => {
+test.each(names)("on %s init rejects, and names the supported platforms", (host) => {
   const { stdout } = runOnPlatform(
     host,
     `import { init } from "@mosaic/attention";

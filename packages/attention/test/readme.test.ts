@@ -6,7 +6,7 @@ import { runRanks } from "./faults/run.ts";
 
 const directory = fileURLToPath(new URL("../build/readme/", import.meta.url));
 
-it("runs the README's program on four ranks, on fewer tokens", async () => {
+it("runs the README's program on four ranks with fewer tokens", async () => {
   const readme = readFileSync(new URL("../README.md", import.meta.url), "utf8");
   const program = /```ts.*\n([^]*?)```/.exec(readme)![1]!;
   expect(program).toContain("37_500");

@@ -78,7 +78,7 @@ function startTop(...args: readonly string[]): TopProcess {
   return { child, outcome };
 }
 
-test("the first sample names the slow rank, its numbers are those of the job, and observing holds nothing up", async () => {
+test("the first sample names the slowest rank and has measurements of every rank", async () => {
   const { code, stdout, stderr } = await startTop(id, "--json", "--once", "--interval", "500ms").outcome;
   expect({ code, stderr }).toEqual({ code: 0, stderr: "" });
   const sample = JSON.parse(stdout) as TopSample;
@@ -98,7 +98,7 @@ test("the first sample names the slow rank, its numbers are those of the job, an
   expect(table.stdout).not.toContain("\u001b");
 });
 
-test("Prometheus reads the samples, and the end of the job ends the command", async () => {
+test("--prometheus serves the samples over HTTP, and the command ends with the job", async () => {
   const topProcess = startTop("--prometheus", "0", "--json", "--interval", "200ms", id);
   let url = "";
   for await (const line of createInterface({ input: topProcess.child.stderr! })) {

@@ -150,7 +150,7 @@ describe("callers without types", { timeout: 120_000 }, () => {
   });
   afterAll(() => sharedFixture[Symbol.asyncDispose]());
 
-  test("every public function has a right call, which wrong ones are made from", async () => {
+  test("every public function has a valid call, from which invalid calls are derived", async () => {
     const targetsWithoutCall: string[] = [];
     for (const target of targets) {
       const error = await runOnFixture(sharedFixture, (fixture) =>
@@ -163,7 +163,7 @@ describe("callers without types", { timeout: 120_000 }, () => {
     expect(targetsWithoutCall).toEqual([]);
   });
 
-  test("get Mosaic's errors for 10 000 wrong calls, and memory does not grow", async () => {
+  test("10 000 invalid calls throw only errors of Mosaic, and memory does not grow", async () => {
     const callsPerTarget = Math.ceil(CALLS / targets.length);
     const faults: string[] = [];
     const residentBytes: number[] = [];
@@ -181,7 +181,7 @@ describe("callers without types", { timeout: 120_000 }, () => {
     expect(computeMedian(lateMedian) - computeMedian(earlyMedian)).toBeLessThan(64 * MIB);
   });
 
-  test("would notice a function that does not check what it is given", async () => {
+  test("detects functions that do not check their arguments, and calls that hang", async () => {
     const plantedFaults: Readonly<Record<string, (...args: readonly never[]) => unknown>> = {
       "reads a field": ({ spans }: { spans: unknown }) => spans,
       "rejects with another's error": async () => Promise.reject(new RangeError("no")),

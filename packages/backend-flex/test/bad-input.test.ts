@@ -14,7 +14,7 @@ register(
   }),
 );
 
-test("no option is ignored", () => {
+test("rejects unknown options", () => {
   expect(() => flex({ axes: "tp" } as object)).toThrow(
     /flex: expected options among axis, stages, cost, queriesTravel, hierarchical, inner, received "axes"/,
   );
@@ -37,11 +37,11 @@ test.each([
     { cost: { alpha: 1 } },
     /flex: cost: expected options among latency, bandwidth, .*memoryBandwidth, received "alpha"/,
   ],
-])("%j is rejected", (options, message) => {
+])("rejects %j", (options, message) => {
   expect(() => flex(options as FlexOptions)).toThrow(message);
 });
 
-test("ranks whose stages or costs differ have different descriptions", () => {
+test("describes stages, costs and queriesTravel, so that ranks with different options differ", () => {
   const descriptions = [{}, { stages: 1 }, { stages: { backward: 1 } }, { cost: { latency: 1 } }].map((options) =>
     describeBackend(flex(options)),
   );

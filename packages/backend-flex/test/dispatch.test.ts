@@ -61,7 +61,7 @@ function omitChunkSize<Options extends { readonly chunkSize: number }>(options: 
   return Object.fromEntries(entries) as Omit<Options, "chunkSize">;
 }
 
-describe("placements", () => {
+describe("dispatch", () => {
   test.each([
     ["of packed documents", packedMask, 5000, 7, 64],
     ["with a short last chunk", masks.causal(), 1003, 4, 100],
@@ -70,14 +70,14 @@ describe("placements", () => {
     ["of what nothing sees", masks.fromSlices([]), 300, 3, 16],
     ["of an empty sequence", masks.full(), 0, 3, undefined],
     ["on one rank", masks.full(), 100, 1, 8],
-  ] as const)("are valid: %s", (_, mask, length, ranks, chunkSize) => {
+  ] as const)("returns a valid placement: %s", (_, mask, length, ranks, chunkSize) => {
     const placement = dispatch({ mask, length, ranks, chunkSize });
     const shards = resolveShards(placement, ranks, length);
     const maxRows = Math.ceil(Math.ceil(length / (chunkSize ?? 512)) / ranks) * (chunkSize ?? 512);
     for (const spans of shards) expect(spansLength(spans)).toBeLessThanOrEqual(maxRows);
   });
 
-  test("are found again, the same, from equal masks, and kept for the same one", () => {
+  test("returns equal placements for equal masks, and the cached placement for the same mask", () => {
     const dispatchAgain = () =>
       dispatch({ mask: masks.documents(lengths, "causal"), length: 5000, ranks: 6, chunkSize: 32 });
     const [first, second] = [dispatchAgain(), dispatchAgain()];
@@ -91,7 +91,7 @@ describe("placements", () => {
     expect(dispatchCached().spans(2, 6, 5000)).toEqual(first.spans(2, 6, 5000));
   });
 
-  test("do not change when other masks push them out of the cache", () => {
+  test("returns the same spans after other masks evict a placement from the cache", () => {
     const getSpans = () => dispatch({ mask: packedMask, length: 5000, ranks: 3, chunkSize: 64 }).spans(1, 3, 5000);
     const spansBefore = getSpans();
     for (let row = 1; row <= 40; row++)
@@ -99,7 +99,7 @@ describe("placements", () => {
     expect(getSpans()).toEqual(spansBefore);
   });
 
-  test("do not use the random generator or the clock of the machine", () => {
+  test("uses neither Math.random nor performance.now", () => {
     const [random, now] = [Math.random, performance.now];
     const throwOnCall = () => {
       throw new Error("read");
@@ -114,7 +114,7 @@ describe("placements", () => {
     }
   });
 
-  test("of queries and keys that are separate are both valid, and cheaper than contiguous ones", () => {
+  test("crossDispatch returns valid placements of queries and keys, cheaper than contiguous ones", () => {
     const slices = [
       { q0: 0, q1: 40, k0: 300, k1: 400, type: "full" },
       { q0: 40, q1: 100, k0: 0, k1: 300, type: "full" },
@@ -129,7 +129,7 @@ describe("placements", () => {
     expect(dispatched.objective).toBeLessThan(contiguousEvaluation.objective);
   });
 
-  test("reject what they are not of", () => {
+  test("rejects invalid arguments, and placements reject other lengths and numbers of ranks", () => {
     const placement = dispatch({ mask: packedMask, length: 5000, ranks: 4 });
     expect(() => placement.spans(0, 5, 5000)).toThrow("a shard index below 4, 4 shards and length 5000");
     expect(() => dispatch({ mask: [], length: 10, ranks: 2 })).toThrow("a mask, or one mask per sample");
@@ -140,13 +140,13 @@ describe("placements", () => {
   });
 });
 
-describe("what ranks have to do", () => {
+describe("evaluateDispatch", () => {
   test.each([
     ["one mask", packedMask, {}],
     ["samples of their own masks", [packedMask, masks.causal(), packedMask, masks.slidingWindow(50)], {}],
     ["hosts of three ranks", packedMask, { ranksPerHost: 3 }],
     ["forward only", masks.full(), { backward: 0 }],
-  ] as const)("is counted alike by chunks and by spans: %s", (_, mask, cost) => {
+  ] as const)("computes the same costs from spans as the candidates from chunks: %s", (_, mask, cost) => {
     const options = { mask: mask as Mask | readonly Mask[], length: 5000, ranks: 6, chunkSize: 100, cost };
     for (const { placement, time, objective, name } of dispatchCandidates(options)) {
       const evaluation = evaluateDispatch({ ...omitChunkSize(options), placement });
@@ -157,7 +157,7 @@ describe("what ranks have to do", () => {
     }
   });
 
-  test("is counted pair by pair", () => {
+  test("counts the same pairs and rows as a naive count", () => {
     const nextUniform = createRandom(11);
     for (let trial = 0; trial < 40; trial++) {
       const [length, ranks] = [20 + Math.floor(nextUniform() * 40), 1 + Math.floor(nextUniform() * 5)];
@@ -203,7 +203,7 @@ function isPairVisible(slice: ReturnType<Mask["slices"]>[number], q: number, k: 
 }
 
 describe("optimality", () => {
-  test("the objective is never above the best candidate's", () => {
+  test("the objective never exceeds that of the best candidate", () => {
     const nextUniform = createRandom(5);
     for (let trial = 0; trial < 25; trial++) {
       const [length, ranks] = [2000 + Math.floor(nextUniform() * 3000), 2 + Math.floor(nextUniform() * 14)];
@@ -225,7 +225,7 @@ describe("optimality", () => {
 
   // Compares all assignments of 6 to 10 chunks to 2 or 3 ranks with equal numbers of chunks. For 200 instances, run
   // `bench:dispatch --part optimum`.
-  test("within 3 % of the optimum on 60 instances, and no bound above it", () => {
+  test("the objective is within 3 % of the optimum on 60 instances, and no assignment is below the bounds", () => {
     const nextUniform = createRandom(17);
     const chunkSize = 16;
     let maxGap = 0;

@@ -32,7 +32,7 @@ const chooseSchedule = (
   rankLoads = loads,
 ) => createStageSchedule(rankLoads, size, { cost: { ...cost, ...costOverrides }, degree });
 
-test("one stage suffices where all rows arrive while the own ones are attended to", () => {
+test("one stage suffices if all remote rows arrive while the local rows are attended to", () => {
   expect(chooseSchedule(forward)).toMatchObject({
     degree: 1,
     isSplit: false,
@@ -43,26 +43,26 @@ test("one stage suffices where all rows arrive while the own ones are attended t
   });
 });
 
-test("more rows than the own ones hide come in more stages, each hidden behind the one before it", () => {
+test("remote rows that the local rows cannot hide arrive in more stages, each hidden behind the previous one", () => {
   const { degree, cuts } = chooseSchedule(forward, { bandwidth: 0.5 });
   // The local rows take 100 s, during which 50 rows are received. The other 50 are received during the 150 s of these.
   expect(degree).toBe(2);
   expect(cuts[0]).toEqual([0, 0.5, 1]);
 });
 
-test("stages are fewer where a call costs time for all queries", () => {
+test("a cost per call for all queries reduces the number of stages", () => {
   const degrees = [0, 5, 100].map((halfKeys) => chooseSchedule(forward, { bandwidth: 0.3, halfKeys }).degree);
   expect(degrees[0]).toBeGreaterThan(degrees[1]!);
   expect(degrees[2]).toBe(0);
 });
 
-test("latency makes stages fewer", () => {
+test("latency reduces the number of stages", () => {
   const degrees = [0, 200, 1000].map((latency) => chooseSchedule(forward, { bandwidth: 0.3, latency }).degree);
   expect(degrees[0]).toBeGreaterThan(degrees[1]!);
   expect(degrees[2]).toBe(1);
 });
 
-test("the last gradients are hidden behind a second part of the own rows", () => {
+test("the last gradients are hidden behind a second part of the local rows", () => {
   // Receiving rows takes 100 s and returning them takes 200 s, so a third of the local rows is attended to first.
   const { isSplit, ownCuts, degree } = chooseSchedule(backward, {}, 1, createPairLoads(300, 300, 100));
   expect({ isSplit, degree }).toEqual({ isSplit: true, degree: 1 });
@@ -76,7 +76,7 @@ test("each pass has its own number of stages", () => {
   expect(degrees[1]).toBeGreaterThan(1);
 });
 
-test("the slowest rank decides, ranks without remote rows do not", () => {
+test("the slowest rank determines the schedule, and ranks without remote rows do not change it", () => {
   const idleLoad = { ownPairs: 5, remotePairs: 0, queries: 10, peers: [], rows: 0 };
   const scheduleWithoutIdle = chooseSchedule(forward, { bandwidth: 0.5 });
   const { degree, cuts } = chooseSchedule(forward, { bandwidth: 0.5 }, undefined, [...loads, idleLoad]);
@@ -84,7 +84,7 @@ test("the slowest rank decides, ranks without remote rows do not", () => {
   expect(cuts[1]).toEqual(scheduleWithoutIdle.cuts[1]);
 });
 
-test("a rank waits for the later of both sides, and for what else passes their ports", () => {
+test("the predicted time includes all transfers through a shared port", () => {
   const createReceiver = (owner: number): RankLoad => {
     return { ownPairs: 10, remotePairs: 10, queries: 10, peers: [{ owner, rows: 50, ranges: 1, pairs: 10 }], rows: 50 };
   };
@@ -99,7 +99,7 @@ test("a rank waits for the later of both sides, and for what else passes their p
   expect(computeSeconds([senderLoad, createReceiver(0), createReceiver(0)])).toBeCloseTo(100 + 10);
 });
 
-test.each([0, 1, 2, 5])("%i stages, if these are asked for: cuts ascend from 0 to 1", (degree) => {
+test.each([0, 1, 2, 5])("%i stages are used if requested, with cuts that ascend from 0 to 1", (degree) => {
   const schedule = chooseSchedule(backward, { bandwidth: 0.1 }, degree);
   expect(schedule.degree).toBe(degree);
   const cuts = schedule.cuts[0]!;

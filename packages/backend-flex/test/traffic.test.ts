@@ -67,7 +67,7 @@ function expectRequiredRows(trial: Trial, rankTraffic: readonly Traffic[]): void
 }
 
 for (const size of [1, 2, 3, 5]) {
-  test(`${size} ranks: what is sent is what the closed form states, and the required rows, once each`, async () => {
+  test(`${size} ranks send the bytes of the closed form, with each required row once`, async () => {
     const dtype = size % 2 ? "float32" : "bfloat16";
     const trials = placements().flatMap((placement) =>
       backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype, seed: 1 }),
@@ -80,7 +80,7 @@ for (const size of [1, 2, 3, 5]) {
   });
 }
 
-test.each([4, 7])("%i ranks, batches of unequal lengths and masks: what any sample requires", async (size) => {
+test.each([4, 7])("%i ranks send what any sample of a batch with unequal lengths and masks requires", async (size) => {
   const trials = batchTrials({ mesh: { sp: size }, axes: ["sp"] });
   const measuredTraffic = await measureTraffic(size, trials);
   for (const [i, trial] of trials.entries()) {
@@ -89,7 +89,7 @@ test.each([4, 7])("%i ranks, batches of unequal lengths and masks: what any samp
   }
 });
 
-test("5 ranks of three hosts: the closed form, and the same rows arrive", async () => {
+test("5 ranks on three hosts send the bytes of the closed form, and receive the same bytes as without hosts", async () => {
   const size = 5;
   const [first, , striped] = placements();
   const trials = [first!, striped!].flatMap((placement) =>
@@ -104,7 +104,7 @@ test("5 ranks of three hosts: the closed form, and the same rows arrive", async 
   }
 });
 
-test("200 random lists of slices of all types: the rows that are required, and no others", () => {
+test("the closed form counts exactly the required rows of 200 random lists of slices", () => {
   for (let seed = 0; seed < 200; seed++) {
     const [size, queries, keys] = [2 + (seed % 7), 20 + (seed % 23), 20 + ((seed * 7) % 31)];
     const placement = placements()[seed % placements().length]!;
@@ -121,7 +121,7 @@ test("200 random lists of slices of all types: the rows that are required, and n
 });
 
 test.each([2, 3, 5])(
-  "%i ranks whose queries travel where that is less: the closed form, and never more bytes",
+  "%i ranks with queriesTravel send the bytes of the closed form, and never more than without it",
   async (size) => {
     const trials = placements().flatMap((placement) =>
       backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype: "bfloat16", seed: 1 }),
@@ -139,7 +139,7 @@ test.each([2, 3, 5])(
   },
 );
 
-test("the rest of a document of many ranks goes to its keys", () => {
+test("with queriesTravel, the last queries of a document are sent to its keys", () => {
   const mesh = { sp: 4 };
   const tokens = layoutOf({ mesh, axes: ["sp"], length: 400 });
   // A document of 310 tokens, 10 of them on the last rank.

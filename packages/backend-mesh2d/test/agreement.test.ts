@@ -32,7 +32,7 @@ function listTiles(ctx: Context): { readonly pass: Pass; readonly tile: Tile }[]
   ]);
 }
 
-test("every rank makes the same schedules, and chooses alike, however unequal the shards", async () => {
+test("every rank computes the same schedules and choices, even if shards have different lengths", async () => {
   const digests = await runOnWorld(makeWorld, { size: 6 }, async (ctx) => {
     const tiles = listTiles(ctx);
     const lengths = tiles[0]!.pass.queries.inputs.map(({ shape }) => shape[2]);

@@ -6,7 +6,7 @@ import { makeWorld, register } from "../../../vitest.world.ts";
 
 register(validationSuite({ makeWorld, backend: (axis) => mesh2d({ axis }) }));
 
-test("a shape of other many ranks", async () => {
+test("rejects a shape with a different number of ranks", async () => {
   await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
     const x = randn(ctx, [1, 2, 5, 4]);
@@ -20,7 +20,7 @@ test("a shape of other many ranks", async () => {
   });
 });
 
-test("parts that come from elsewhere than was declared, or after the last, are rejected", async () => {
+test("rejects keys from an undeclared rank, and keys after the last declared part", async () => {
   await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
     const [q, k, v] = [1, 2, 3].map(() => randn(ctx, [1, 2, 5, 4])) as [Tensor, Tensor, Tensor];
@@ -42,7 +42,7 @@ test("parts that come from elsewhere than was declared, or after the last, are r
   });
 });
 
-test("options that no mesh could make right", () => {
+test("rejects options that are invalid for every mesh", () => {
   for (const shape of [[0, 2], [1.5, 2], [2], [2, 2, 2]]) {
     expect(() => mesh2d({ shape: shape as unknown as [number, number] })).toThrow(
       /two integers > 0, \[rows, columns\]/,

@@ -17,7 +17,7 @@ function chooseForSquare(side: number, rows: number, { ratio = 1, halfSpeedRows 
   return chooseSchedule({ schedule, queries: sideChunks, keys: sideChunks, halfSpeedRows });
 }
 
-test("small chunks are computed in one call, large ones behind their transfers", () => {
+test("the fused schedule is chosen for small chunks, and the overlapped one for large chunks", () => {
   expect([1, 8, 32, 128, 1024].map((rows) => chooseForSquare(4, rows))).toEqual([
     "fused",
     "fused",
@@ -31,7 +31,7 @@ test("small chunks are computed in one call, large ones behind their transfers",
   expect(chooseForSquare(4, 1, { halfSpeedRows: 0 })).toBe("overlapped");
 });
 
-test("where nearly all is compute, or nearly all transfers, there is less to hide", () => {
+test("the fused schedule is chosen if compute takes much longer than transfers", () => {
   const rows = 64;
   expect([0.02, 1, 50].map((ratio) => chooseForSquare(4, rows, { ratio }))).toEqual([
     "overlapped",
@@ -40,7 +40,7 @@ test("where nearly all is compute, or nearly all transfers, there is less to hid
   ]);
 });
 
-test("a rank alone makes one call", () => {
+test("the fused schedule is chosen for a single rank", () => {
   expect(chooseForSquare(1, 1000)).toBe("fused");
 });
 
@@ -51,7 +51,7 @@ async function countBatches(ctx: Context, options: Mesh2DOptions, trial: Trial):
   return (await ctx.world.stopTrace()).length;
 }
 
-test("auto runs the schedule that it chose, by name or by costs, the same on every rank", async () => {
+test("auto runs the schedule that its costs select, on every rank", async () => {
   const trial = createEvenTrial(4, { rows: 8 });
   await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     const numFusedBatches = await countBatches(ctx, { shape: [2, 2], schedule: "fused" }, trial);

@@ -41,7 +41,7 @@ describe.each(Object.entries(modules))("%s", (_, runModule) => {
       return { values: Array.from(values), bytesSent: ctx.world.traffic().bytesSent };
     });
 
-  test("meshShape is the grid of the backend that is named", async () => {
+  test("meshShape sets the grid of a backend that is given by name or as an object", async () => {
     const sentBytes: string[] = [];
     for (const meshShape of shapes) {
       const namedResults = await runOnSixRanks({ backend: "mesh2d", meshShape });
@@ -54,7 +54,7 @@ describe.each(Object.entries(modules))("%s", (_, runModule) => {
     expect(reshapedResults.map(({ bytesSent }) => bytesSent).join()).toBe(sentBytes[0]);
   });
 
-  test("a grid that does not fit, or no grid at all, is rejected on every rank before anything is sent", async () => {
+  test("invalid grids, and backends without a grid, are rejected on every rank before anything is sent", async () => {
     await runOnWorld(makeWorld, { size: 6 }, async (ctx) => {
       const invalidOptions: [Options, string][] = [
         [{ backend: "mesh2d", meshShape: [2, 2] }, `mesh2d(sp), rank ${ctx.rank}: expected a grid of 6 ranks`],

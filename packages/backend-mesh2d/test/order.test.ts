@@ -86,7 +86,7 @@ const orders = [
 ];
 
 test.each([1, 2] as const)(
-  "transfers are posted ahead of the blocks that they hide behind, the same on every rank, channels: %d",
+  "transfers are posted before the blocks that hide them, in the same order on every rank, channels: %d",
   async (channels) => {
     const logs = await runOnWorld(makeWorld, { size: 6 }, async (ctx) => {
       const order = recordLog(ctx, {
@@ -102,7 +102,7 @@ test.each([1, 2] as const)(
   },
 );
 
-test("the fused schedule computes once, between two batches", async () => {
+test("the fused schedule computes one block between two batches", async () => {
   await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     const log = recordLog(ctx, { shape: [2, 2], schedule: "fused" });
     await ctx.device.stream.synchronize();
@@ -119,13 +119,16 @@ const twoPartLogs = {
     "post 3, block, block, wait 3, block, post 4, block, wait 4",
 } as const;
 
-test.each(["fused", "overlapped"] as const)("%s: keys in two parts, queries once", async (schedule) => {
-  await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
-    const log = recordLog(ctx, { shape: [2, 2], schedule }, 2);
-    await ctx.device.stream.synchronize();
-    expect(log.join(", ")).toBe(twoPartLogs[schedule]);
-  });
-});
+test.each(["fused", "overlapped"] as const)(
+  "%s: keys are received in two parts, and queries once",
+  async (schedule) => {
+    await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
+      const log = recordLog(ctx, { shape: [2, 2], schedule }, 2);
+      await ctx.device.stream.synchronize();
+      expect(log.join(", ")).toBe(twoPartLogs[schedule]);
+    });
+  },
+);
 
 for (const options of [
   { schedule: "fused" },
@@ -133,7 +136,7 @@ for (const options of [
   { schedule: "overlapped", channels: 2 },
 ] as const) {
   const title = Object.values(options).join(", ");
-  test(`${title}: nothing is under way afterwards, and no memory is kept`, async () => {
+  test(`${title}: no transfer is in flight afterwards, and all memory is freed`, async () => {
     await runOnWorld(makeWorld, { size: 6 }, async (ctx) => {
       const rank = perturbContext(ctx, { completion: "soon", seed: 1 });
       const { allocated } = ctx.device.memory();
@@ -145,7 +148,7 @@ for (const options of [
     });
   });
 
-  test(`${title}: nor if a kernel throws`, async () => {
+  test(`${title}: no transfer is in flight after a kernel throws, and all memory is freed`, async () => {
     await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
       const rank = perturbContext(ctx, { completion: "late", seed: 1 });
       const { allocated } = ctx.device.memory();

@@ -22,7 +22,7 @@ async function catchDisagreement(backends: readonly AttentionBackend[]): Promise
   return (reason as Error).message;
 }
 
-test("options that differ between ranks are named", async () => {
+test("the error of ranks with different options names these options", async () => {
   const message = await catchDisagreement([mesh2d({ shape: [1, 2] }), mesh2d({ shape: [2, 1] })]);
   expect(message).toContain("rank 0 is at call #1 (world): attention by mesh2d(sp, shape 1×2, schedule auto, ");
   expect(message).toContain("rank 1 at call #1 (world): attention by mesh2d(sp, shape 2×1, schedule auto, ");

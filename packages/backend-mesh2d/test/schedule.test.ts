@@ -44,7 +44,7 @@ const tiles = [
 const ratios = [0.25, 0.5, 1, 2] as const;
 
 describe.each(tiles)("%d × %d", (queries, keys, groups) => {
-  test.each(groups)("takes at most 1.15 times what no order can beat, %d query heads per KV head", (g) => {
+  test.each(groups)("takes at most 1.15 times the lower bound of any order, %d query heads per KV head", (g) => {
     for (const ratio of ratios) {
       for (const backward of [false, true]) {
         const schedule = greedySchedule(createProblem(queries, keys, { g, ratio, backward }));
@@ -54,7 +54,7 @@ describe.each(tiles)("%d × %d", (queries, keys, groups) => {
     }
   });
 
-  test.each(groups)("two channels take no longer than one, %d query heads per KV head", (g) => {
+  test.each(groups)("takes no longer on two channels than on one, %d query heads per KV head", (g) => {
     for (const ratio of ratios) {
       for (const backward of [false, true]) {
         const [oneChannel, twoChannels] = ([1, 2] as const).map((channels) =>
@@ -73,19 +73,22 @@ test.each([
   [0.5, 0.75, 0.59],
   [1, 1.04, 1.05],
   [2, 1.01, 1.01],
-])("16 × 16 on two channels, compute / transfer %d: %d and %d times the bound of one", (ratio, forward, backward) => {
-  for (const [isBackward, maxRatio] of [
-    [false, forward],
-    [true, backward],
-  ] as const) {
-    const spec = { g: 1, ratio, backward: isBackward };
-    const { transferTime, computeTime } = greedySchedule(createProblem(16, 16, spec));
-    const { makespan } = greedySchedule(createProblem(16, 16, { ...spec, channels: 2 }));
-    expect(makespan / Math.max(transferTime, computeTime)).toBeLessThanOrEqual(maxRatio + 0.01);
-  }
-});
+])(
+  "16 × 16 on two channels, compute / transfer %d, takes at most %d and %d times the bound of one channel",
+  (ratio, forward, backward) => {
+    for (const [isBackward, maxRatio] of [
+      [false, forward],
+      [true, backward],
+    ] as const) {
+      const spec = { g: 1, ratio, backward: isBackward };
+      const { transferTime, computeTime } = greedySchedule(createProblem(16, 16, spec));
+      const { makespan } = greedySchedule(createProblem(16, 16, { ...spec, channels: 2 }));
+      expect(makespan / Math.max(transferTime, computeTime)).toBeLessThanOrEqual(maxRatio + 0.01);
+    }
+  },
+);
 
-test("links of unlike speed: a column's moves hide behind a row's, or the other way round", () => {
+test("two channels hide the faster of row and column transfers if their links differ in speed", () => {
   for (const row of [0.1, 0.3, 3, 10]) {
     for (const [queries, keys] of [
       [8, 8],
@@ -138,7 +141,7 @@ const problems = fc
   })
   .map(({ queries, keys, ...given }) => createProblem(queries, keys, given));
 
-test("every block once after its chunks, every sum once after its blocks, chunks in order, as many at once as may be", () => {
+test("schedules run each block once after its chunks and send each sum once after its blocks, in order", () => {
   fc.assert(
     fc.property(problems, (options) => {
       const { queries, keys, backward, channels } = options;
@@ -170,7 +173,7 @@ test("every block once after its chunks, every sum once after its blocks, chunks
   );
 });
 
-test("a replay takes no longer than was planned", () => {
+test("replaying a schedule takes no longer than its makespan", () => {
   fc.assert(
     fc.property(problems, (options) => {
       const schedule = greedySchedule(options);
@@ -184,7 +187,7 @@ const listMoves = ({ steps }: Schedule): string[] =>
     step.kind === "block" ? [] : [step.chunkTransfers.map(({ kind, offset }) => `${kind} ${offset}`).join(" + ")],
   );
 
-test("three by three, all costs equal: figure 1 in nine steps, the ideal", () => {
+test("a 3 × 3 tile with equal costs has the order of figure 1, in the ideal time of nine steps", () => {
   const costs = { q: 1, kv: 1, out: 1, dkv: 0, block: 1 };
   const schedule = greedySchedule({ queries: 3, keys: 3, backward: false, channels: 1, costs });
   expect(schedule.makespan).toBe(9);
@@ -193,7 +196,7 @@ test("three by three, all costs equal: figure 1 in nine steps, the ideal", () =>
   expect(listMoves(schedule)).toEqual(["q 1", "kv 1", "q 2", "kv 2", "out 1", "out 2"]);
 });
 
-test("on two channels a row and a column come together, and the quick ones of a row beside one slow of a column", () => {
+test("two channels transfer a row and a column chunk together, or several fast row chunks with a slow column chunk", () => {
   const costs = { q: 1, kv: 1, out: 1, dkv: 0, block: 0.1 };
   const tile = { queries: 3, keys: 3, backward: false, channels: 2 } as const;
   expect(listMoves(greedySchedule({ ...tile, costs }))).toEqual(["q 1 + kv 1", "q 2 + kv 2", "out 1", "out 2"]);
@@ -201,7 +204,7 @@ test("on two channels a row and a column come together, and the quick ones of a 
   expect(listMoves(slowColumnSchedule)).toEqual(["q 1 + q 2 + q 3 + kv 1", "out 1", "out 2", "out 3"]);
 });
 
-test("backward peels: a row and a column in turn", () => {
+test("backward sends sums of rows and columns alternately", () => {
   const sumMoves = listMoves(greedySchedule(createProblem(4, 4, { g: 1, ratio: 100, backward: true }))).filter((move) =>
     /out|dkv/.test(move),
   );

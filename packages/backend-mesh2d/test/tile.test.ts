@@ -8,7 +8,7 @@ import { listGrids } from "./shapes.ts";
 const offsets = (length: number) => Array.from({ length }, (_, i) => i);
 
 test.each(listGrids(12))(
-  "%d × %d: every block is computed once, and each rank's own is in its tile",
+  "%d × %d: every block is computed once, and each rank's own block is in its tile",
   (rows, columns) => {
     const grid: Grid = { rows, columns };
     const size = rows * columns;
@@ -26,13 +26,13 @@ test.each(listGrids(12))(
   },
 );
 
-test("the grid and tile of Mesh-Attention, figure 5: rank 4 of 15, three queries by five keys", () => {
+test("rank 4 of 15 has the tile of figure 5 of Mesh-Attention: three queries by five keys", () => {
   const grid = { rows: 5, columns: 3 };
   expect(offsets(3).map((x) => queryOwner(grid, 4, x))).toEqual([4, 5, 3]);
   expect(offsets(5).map((y) => keyOwner(grid, 4, y))).toEqual([4, 7, 10, 13, 1]);
 });
 
-test("the grid that sends least grows tall as KV heads grow few", () => {
+test("bestGrid has more rows than columns if there are fewer KV heads than query heads", () => {
   expect(bestGrid(256, 1, 1)).toEqual({ rows: 16, columns: 16 });
   expect(bestGrid(256, 4, 1)).toEqual({ rows: 32, columns: 8 });
   expect(bestGrid(256, 8, 1)).toEqual({ rows: 32, columns: 8 });
@@ -40,7 +40,7 @@ test("the grid that sends least grows tall as KV heads grow few", () => {
   expect(bestGrid(1, 1, 1)).toEqual({ rows: 1, columns: 1 });
 });
 
-test("the more parts keys come in, the wider the grid, but never wider than the one nearest to a square", () => {
+test("bestGrid has more columns for more parts of keys, up to the grid nearest to a square", () => {
   expect(bestGrid(32, 8, 1)).toEqual({ rows: 16, columns: 2 });
   expect(bestGrid(32, 8, 3)).toEqual({ rows: 8, columns: 4 });
   expect(bestGrid(32, 8, 32)).toEqual({ rows: 4, columns: 8 });
@@ -48,7 +48,7 @@ test("the more parts keys come in, the wider the grid, but never wider than the 
 });
 
 test.each(listGrids(8))(
-  "%d × %d: a chunk goes to those who see a pair of it in their tile, and to nobody else",
+  "%d × %d: a chunk is sent exactly to the ranks that have a visible pair with it in their tile",
   (rows, columns) => {
     const grid = { rows, columns };
     const mesh = { sp: rows * columns };
@@ -90,7 +90,7 @@ test.each(listGrids(8))(
   },
 );
 
-test("tiles that are kept are those of the grid that is asked for", () => {
+test("TileCache returns tiles of the requested grid", () => {
   const layout = layoutOf({ mesh: { sp: 6 }, axes: ["sp"], length: 17 });
   const call = { at: { sp: 4 }, mask: masks.causal().slices(17, 17), queries: layout, keys: layout };
   const dependencies = dependencyTable({ axis: "sp", size: 6 }, call, call.at);

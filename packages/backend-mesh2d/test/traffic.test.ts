@@ -36,7 +36,7 @@ function combineTraffic(a: Traffic, b: Traffic, f: (x: number, y: number) => num
 }
 
 describe.each(listGrids(8))("%d × %d", (rows, columns) => {
-  test("what is sent is what the closed form states, whatever the mask and placement, in every way", async () => {
+  test("sends the bytes of the closed form for all masks, placements and schedules", async () => {
     const mesh = { sp: rows * columns };
     const trials = placements().flatMap((placement, i) =>
       backendTrials({ mesh, axes: ["sp"] }, { placement, dtype: i % 2 ? "float32" : "bfloat16", seed: 1 }),
@@ -56,29 +56,26 @@ describe.each(listGrids(8))("%d × %d", (rows, columns) => {
   });
 });
 
-test.each([1, 2, 4])(
-  "in chunks of queries' size: 2(c−1) + (2/g)(r−1) forward, 3(c−1) + (4/g)(r−1) backward, g = %d",
-  (g) => {
-    for (const [rows, columns] of listGrids(12)) {
-      const size = rows * columns;
-      const trial = createEvenTrial(size, { numKvHeads: 4 / g });
-      const layout = layoutOf({ mesh: trial.mesh, axes: ["sp"], ...trial.queries });
-      const chunk = 4 * 4 * 8 * 4;
-      const statistic = chunk / 8;
-      for (let sp = 0; sp < size; sp++) {
-        const call = { at: { sp }, mask: trial.mask, queries: layout, keys: layout };
-        const { forward, backward } = mesh2dTraffic({ ...trial, shape: [rows, columns], call });
-        const [c, r] = [columns - 1, rows - 1];
-        expect(forward.bytesSent).toBe((2 * c + (2 / g) * r) * chunk + c * statistic);
-        expect(forward.bytesReceived).toBe(forward.bytesSent);
-        expect(backward.bytesSent).toBe((3 * c + (4 / g) * r) * chunk + 2 * c * statistic);
-        expect(backward.bytesReceived).toBe(backward.bytesSent);
-      }
+test.each([1, 2, 4])("sends 2(c−1) + (2/g)(r−1) query chunks forward, 3(c−1) + (4/g)(r−1) backward, g = %d", (g) => {
+  for (const [rows, columns] of listGrids(12)) {
+    const size = rows * columns;
+    const trial = createEvenTrial(size, { numKvHeads: 4 / g });
+    const layout = layoutOf({ mesh: trial.mesh, axes: ["sp"], ...trial.queries });
+    const chunk = 4 * 4 * 8 * 4;
+    const statistic = chunk / 8;
+    for (let sp = 0; sp < size; sp++) {
+      const call = { at: { sp }, mask: trial.mask, queries: layout, keys: layout };
+      const { forward, backward } = mesh2dTraffic({ ...trial, shape: [rows, columns], call });
+      const [c, r] = [columns - 1, rows - 1];
+      expect(forward.bytesSent).toBe((2 * c + (2 / g) * r) * chunk + c * statistic);
+      expect(forward.bytesReceived).toBe(forward.bytesSent);
+      expect(backward.bytesSent).toBe((3 * c + (4 / g) * r) * chunk + 2 * c * statistic);
+      expect(backward.bytesReceived).toBe(backward.bytesSent);
     }
-  },
-);
+  }
+});
 
-test("documents on ranks of their own send nothing", async () => {
+test("sends nothing if each document is on a single rank", async () => {
   const documents = [0, 1, 2, 3].map(
     (i): Slice => ({ q0: 4 * i, q1: 4 * i + 4, k0: 4 * i, k1: 4 * i + 4, type: "full" }),
   );

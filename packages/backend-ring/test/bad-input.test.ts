@@ -13,6 +13,6 @@ register(
   }),
 );
 
-test("no option is ignored", () => {
+test("rejects unknown options", () => {
   expect(() => ring({ axes: "tp" } as object)).toThrow(/ring: expected options among axis, inner, received "axes"/);
 });

@@ -13,7 +13,7 @@ const tables = fc
       .map((needed): DependencyTable => createTable(size, (rank, source) => needed[rank * size + source]!)),
   );
 
-test("keys come once to everyone who needs them, in time, from somebody who has them", () => {
+test("each rank that requires a chunk of keys receives it once, from a rank that holds it", () => {
   fc.assert(
     fc.property(tables, (table) => {
       for (const source of listRanks(table.size)) {
@@ -31,7 +31,7 @@ test("keys come once to everyone who needs them, in time, from somebody who has 
   );
 });
 
-test("every contribution reaches home once, and nobody's but those of ranks that see the keys", () => {
+test("each gradient contribution reaches its owner once, and only from ranks that require the keys", () => {
   fc.assert(
     fc.property(tables, (table) => {
       for (const owner of listRanks(table.size)) {
@@ -58,7 +58,7 @@ test("every contribution reaches home once, and nobody's but those of ranks that
   );
 });
 
-test("a full ring passes everything to the right", () => {
+test("a full ring sends keys and gradients to the next rank at every step", () => {
   const table = createTable(5);
   for (let step = 1; step < 5; step++) {
     for (let rank = 0; rank < 5; rank++) {

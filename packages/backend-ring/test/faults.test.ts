@@ -100,12 +100,12 @@ async function collectFailures(backend: AttentionBackend): Promise<string[]> {
   return messages;
 }
 
-test("the plain ring itself passes, and so does the ring", async () => {
+test("the plain ring without faults and ring() pass the suite", async () => {
   expect(await collectFailures(createPlainRing({}))).toEqual([]);
   expect(await collectFailures(ring())).toEqual([]);
 });
 
-describe("the suite notices", () => {
+describe("the suite detects", () => {
   const faults: Record<string, RingFault> = {
     "transfers that nobody waits for": { wait: false },
     "sums that do not begin at zero": { clear: false },

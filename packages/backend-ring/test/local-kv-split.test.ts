@@ -24,14 +24,14 @@ function listFirstRows(
   });
 }
 
-test("the own keys are divided where half of the visible pairs lie, in whole blocks of the kernels", () => {
+test("local keys are split at half of the visible pairs, in whole blocks of the kernels", () => {
   const rows = 8 * SPLIT_MULTIPLE;
   expect(listFirstRows(masks.full(), 2 * rows, { size: 2 })).toEqual([rows / 2, rows / 2]);
   // In a causal tile, the first 1 − √½ of the keys account for half of the pairs: 0.29 · 8 blocks.
   expect(listFirstRows(masks.causal(), 2 * rows, { size: 2 })).toEqual([3 * SPLIT_MULTIPLE, 3 * SPLIT_MULTIPLE]);
 });
 
-test("they stay whole where nothing is sent last, where there are too few, and for an inner backend that communicates", () => {
+test("local keys are not split if nothing is sent last, they are too few, or the inner backend communicates", () => {
   const blockMask = masks.documents([4 * SPLIT_MULTIPLE, 4 * SPLIT_MULTIPLE]);
   expect(listFirstRows(blockMask, 8 * SPLIT_MULTIPLE, { size: 2 })).toEqual([undefined, undefined]);
   expect(listFirstRows(masks.full(), 4 * SPLIT_MULTIPLE - 2, { size: 2 })).toEqual([undefined, undefined]);
@@ -43,7 +43,7 @@ test("they stay whole where nothing is sent last, where there are too few, and f
   ]);
 });
 
-test("the second part is attended to behind the last gradients, before they are waited for", async () => {
+test("the second part is attended to between the post and the wait of the last gradients", async () => {
   const logs = await runOnWorld(makeWorld, { size: 3 }, async (ctx) => {
     const log: string[] = [];
     const group: Context["world"] = {

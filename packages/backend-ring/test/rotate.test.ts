@@ -35,7 +35,7 @@ function wrapWithLog(group: ProcessGroup, log: string[]): ProcessGroup {
   };
 }
 
-test("the transfer for a step is posted before the work of the step before it, and waited for after it", async () => {
+test("the transfer for a step is posted before the work of the previous step, and waited for after it", async () => {
   const logs = await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     const log: string[] = [];
     for (const { step } of rotate(wrapWithLog(ctx.world, log), createKv(ctx), createTable(4))) log.push(`step ${step}`);
@@ -46,7 +46,7 @@ test("the transfer for a step is posted before the work of the step before it, a
   expect(logs).toEqual([expectedLog, expectedLog, expectedLog, expectedLog]);
 });
 
-test("gradients of a step travel while the next one computes", async () => {
+test("gradients of a step are sent while the next step computes", async () => {
   const logs = await runOnWorld(makeWorld, { size: 3 }, async (ctx) => {
     const log: string[] = [];
     const steps = rotate(ctx.world, createKv(ctx), createTable(3));
@@ -60,7 +60,7 @@ test("gradients of a step travel while the next one computes", async () => {
   expect(logs).toEqual([expectedLog, expectedLog, expectedLog]);
 });
 
-test("keys land in two buffers in turn, beside the local keys", async () => {
+test("received keys alternate between two buffers besides the local keys", async () => {
   await runOnWorld(makeWorld, { size: 5 }, async (ctx) => {
     const handles: bigint[] = [];
     for (const { k } of rotate(ctx.world, createKv(ctx), createTable(5))) handles.push(k.storage.handle);
@@ -88,7 +88,7 @@ test("a full ring's gradients need three buffers: two to compute in and one to r
   });
 });
 
-test("a loop that is left early leaves nothing under way, and no memory", async () => {
+test("leaving the loop early leaves no transfer in flight, and frees all memory", async () => {
   await runOnWorld(makeWorld, { size: 3 }, async (ctx) => {
     const perturbedCtx = perturbContext(ctx, { completion: "soon", seed: 1 });
     const [kv, grads] = [createKv(ctx), createGrads(ctx)];
@@ -109,7 +109,7 @@ test("a loop that is left early leaves nothing under way, and no memory", async 
   });
 });
 
-test("dense keys are sent as they lie; strided ones are copied once, and only if somebody needs them", async () => {
+test("strided keys are copied only if another rank requires them", async () => {
   await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     const storedKeys = randn(ctx, [1, 5, 2, 2]);
     const stridedKeys = storedKeys.permute([0, 2, 1, 3]);

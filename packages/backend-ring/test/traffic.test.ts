@@ -38,7 +38,7 @@ function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): T
 
 for (const size of [1, 2, 3, 5]) {
   for (const placement of placements()) {
-    test(`${size} ranks, ${placement.name}: what is sent is what the closed form states, for every mask`, async () => {
+    test(`${size} ranks, ${placement.name}: traffic equals the closed form for every mask`, async () => {
       const options = { placement, dtype: size % 2 ? "float32" : "bfloat16", seed: 1 } as const;
       for (const trial of backendTrials({ mesh: { sp: size }, axes: ["sp"] }, options)) {
         expect(await measureTraffic(size, trial), trial.name).toEqual(predictTraffic(trial));
@@ -47,7 +47,7 @@ for (const size of [1, 2, 3, 5]) {
   }
 }
 
-test.each([1, 2, 3, 5])("%d ranks: chunks that some sample needs are sent, and no others", async (size) => {
+test.each([1, 2, 3, 5])("%d ranks: traffic of batches equals the closed form", async (size) => {
   for (const trial of batchTrials({ mesh: { sp: size }, axes: ["sp"] })) {
     expect(await measureTraffic(size, trial), trial.name).toEqual(predictTraffic(trial));
   }
@@ -71,18 +71,21 @@ function createEvenTrial(size: number, mask: Trial["mask"], dtype: Trial["dtype"
   };
 }
 
-test.each([2, 3, 4, 8])("a full ring of %d ranks: p − 1 hops of K and V, and p − 1 of dK and dV", async (size) => {
-  for (const dtype of ["float32", "bfloat16"] as const) {
-    const fullSlice = { q0: 0, q1: 8 * size, k0: 0, k1: 8 * size, type: "full" } as const;
-    const chunk = 2 * (2 * 8 * 4); // K and V
-    const bytes = (size - 1) * chunk * (2 * dtypeBytes[dtype] + 4);
-    for (const traffic of await measureTraffic(size, createEvenTrial(size, [fullSlice], dtype))) {
-      expect(traffic).toEqual({ bytesSent: bytes, bytesReceived: bytes, messagesSent: 6 * (size - 1) });
+test.each([2, 3, 4, 8])(
+  "a full ring of %d ranks sends p − 1 chunks of K and V in each pass, and p − 1 of dK and dV",
+  async (size) => {
+    for (const dtype of ["float32", "bfloat16"] as const) {
+      const fullSlice = { q0: 0, q1: 8 * size, k0: 0, k1: 8 * size, type: "full" } as const;
+      const chunk = 2 * (2 * 8 * 4); // K and V
+      const bytes = (size - 1) * chunk * (2 * dtypeBytes[dtype] + 4);
+      for (const traffic of await measureTraffic(size, createEvenTrial(size, [fullSlice], dtype))) {
+        expect(traffic).toEqual({ bytesSent: bytes, bytesReceived: bytes, messagesSent: 6 * (size - 1) });
+      }
     }
-  }
-});
+  },
+);
 
-test("a causal mask on contiguous shards sends half of it", async () => {
+test("a causal mask on contiguous shards sends half the bytes of a full ring", async () => {
   const size = 4;
   const traffic = await measureTraffic(size, createEvenTrial(size, [{ q0: 0, q1: 32, k0: 0, k1: 32, type: "causal" }]));
   const chunk = 2 * (2 * 8 * 4) * 4;
@@ -97,14 +100,14 @@ test("a causal mask on contiguous shards sends half of it", async () => {
   expect(traffic.map(({ bytesSent }) => bytesSent / chunk)).toEqual([2 + 0, 4 + 1, 6 + 2, 0 + 3]);
 });
 
-test("a window sends to as many ranks as it reaches, however many there are", async () => {
+test("a window sends only to the ranks that it reaches", async () => {
   // Each query attends to 8 keys, the last of which is its own.
   const window = { q0: 7, q1: 64, k0: 0, k1: 64, type: "bidirectionalCausal" } as const;
   const traffic = await measureTraffic(8, createEvenTrial(8, [window]));
   expect(traffic.map(({ messagesSent }) => messagesSent)).toEqual([4, 6, 6, 6, 6, 6, 6, 2]);
 });
 
-test("documents on ranks of their own send nothing", async () => {
+test("nothing is sent if each document is on a single rank", async () => {
   const documents = [0, 1, 2, 3].map(
     (i) => ({ q0: 8 * i, q1: 8 * i + 8, k0: 8 * i, k1: 8 * i + 8, type: "full" }) as const,
   );
@@ -112,7 +115,7 @@ test("documents on ranks of their own send nothing", async () => {
   expect(traffic).toEqual(Array.from({ length: 4 }, () => ({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 })));
 });
 
-test("nested rings send along each axis what the closed forms state of it", async () => {
+test("nested rings send the bytes of the closed form along each axis", async () => {
   const mesh = { node: 3, gpu: 2 };
   const axes = ["node", "gpu"];
   const inner = ring({ axis: "gpu" });

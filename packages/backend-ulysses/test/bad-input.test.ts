@@ -8,7 +8,7 @@ register(
   validationSuite({ makeWorld, backend: (axis) => ulysses({ axis }), nest: (axis, inner) => ulysses({ axis, inner }) }),
 );
 
-test("an axis of the inner backend that the mesh lacks", async () => {
+test("rejects an axis of the inner backend that the mesh does not have", async () => {
   const messageCounts = await runOnWorld(makeWorld, { size: 2 }, async (ctx) => {
     const backend = ulysses({ inner: { ...local(), axes: ["node"] } });
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
@@ -23,7 +23,7 @@ test("an axis of the inner backend that the mesh lacks", async () => {
   expect(messageCounts).toEqual([0, 0]);
 });
 
-test("axes in another order than the rows are concatenated in", async () => {
+test("rejects axes in an order other than that in which rows are concatenated", async () => {
   const messageCounts = await runOnWorld(makeWorld, { size: 2, mesh: { node: 1, gpu: 2 } }, async (ctx) => {
     const backend = ulysses({ axis: "gpu", inner: ulysses({ axis: "node" }) });
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["gpu", "node"], length: 10 });
@@ -36,7 +36,7 @@ test("axes in another order than the rows are concatenated in", async () => {
   expect(messageCounts).toEqual([0, 0]);
 });
 
-test("no option is ignored", () => {
+test("rejects unknown options", () => {
   expect(() => ulysses({ axes: "tp" } as object)).toThrow(
     /ulysses: expected options among axis, inner, received "axes"/,
   );

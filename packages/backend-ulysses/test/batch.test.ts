@@ -8,7 +8,7 @@ import { makeWorld, register } from "../../../vitest.world.ts";
 register(batchSuite({ makeWorld, arrangements: singleAxisArrangements }));
 register(batchSuite({ makeWorld, arrangements: nestedArrangements, dtypes: ["float32"] }));
 
-test("the call of a rank's heads has their origin, and the masks of all samples", async () => {
+test("the inner backend receives the origin of the rank's heads, and the masks of all samples", async () => {
   const descriptions: string[] = [];
   const localBackend = local();
   const inner: AttentionBackend = {

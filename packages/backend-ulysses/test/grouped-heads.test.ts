@@ -41,7 +41,7 @@ function createTrials({ numHeads, numKvHeads, size }: (typeof cases)[number]): T
 
 test.each(
   cases.map((each) => [`${each.numHeads}/${each.numKvHeads} heads on ${each.size} ranks`, each.why, each] as const),
-)("%s: %s", async (_, __, headCase) => {
+)("%s are as exact as on one device: %s", async (_, __, headCase) => {
   const trials = createTrials(headCase);
   expect(trials.length).toBe(15);
   const ranks = await runOnWorld(makeWorld, { size: headCase.size, wrapDevice: poisonMemory }, async (ctx) => {

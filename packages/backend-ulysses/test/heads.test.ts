@@ -10,7 +10,7 @@ const sizes = fc.integer({ min: 1, max: 12 });
 const listHeads = ({ first, count }: HeadRange, offset = 0): number[] =>
   Array.from({ length: count }, (_, i) => offset + first + i);
 
-test("every query head has one rank, no rank has two more than another, and the KV heads are those that are read", () => {
+test("query heads are assigned once and evenly to ranks, with the KV heads that they read", () => {
   fc.assert(
     fc.property(headCounts, sizes, (problem, size) => {
       const shards = computeHeadShards(problem, size);
@@ -29,7 +29,7 @@ test("every query head has one rank, no rank has two more than another, and the 
   );
 });
 
-test("in every part KV heads have equally many query heads, the right ones, and parts are as few as they can be", () => {
+test("each of at most three parts has equally many query heads per KV head, and maps them correctly", () => {
   fc.assert(
     fc.property(headCounts, sizes, (problem, size) => {
       for (const shard of computeHeadShards(problem, size)) {
@@ -48,7 +48,7 @@ test("in every part KV heads have equally many query heads, the right ones, and 
   );
 });
 
-test("heads that divide are one part; a share that cuts a group on both sides is three", () => {
+test("whole groups are one part, and a shard that cuts groups at both ends has three parts", () => {
   const evenCounts = { numHeads: 8, numKvHeads: 4 };
   expect(groupedQueryParts(evenCounts, computeHeadShards(evenCounts, 2)[1]!)).toEqual([
     { queries: { first: 0, count: 4 }, keys: { first: 0, count: 2 } },

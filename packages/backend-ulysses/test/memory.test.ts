@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
-test("every step gives back what it took, at once and not when garbage is collected", async () => {
+test("every step frees its memory immediately, without garbage collection", async () => {
   await runOnWorld(makeWorld, { size: 3 }, async (ctx) => {
     const options = { embedDim: 16, numHeads: 4, numKvHeads: 2, attentionAxis: 1, mask: masks.causal() };
     using attn = new MultiAxisAttention(ctx, { ...options, backend: ulysses() });

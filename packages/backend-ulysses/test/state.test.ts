@@ -31,7 +31,7 @@ async function foldMasks(ctx: Context, masks: readonly (readonly Slice[])[]): Pr
   return state.out.read();
 }
 
-test("keys are folded into what a state holds already", async () => {
+test("keys are folded into an existing state", async () => {
   const compareFolds = async (ctx: Context) => {
     const [wholeOut, partsOut] = [
       await foldMasks(ctx, [[firstSlice, secondSlice]]),
@@ -43,7 +43,7 @@ test("keys are folded into what a state holds already", async () => {
   expect(await runOnWorld(makeWorld, { size: 3 }, compareFolds)).toEqual([160, 160, 160]);
 });
 
-test("the inner backend gets all rows of a rank's heads, and is not asked where there are none", async () => {
+test("the inner backend receives all rows of a rank's heads, and is not called on ranks without heads", async () => {
   const callsByRank = await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     const calls: unknown[] = [];
     const { attend, ...otherFields } = local();

@@ -42,7 +42,7 @@ function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): T
 }
 
 for (const size of [1, 2, 3, 5]) {
-  test(`${size} ranks: what is sent is what the closed form states, for every mask and placement`, async () => {
+  test(`${size} ranks: traffic equals the closed form for every mask and placement`, async () => {
     const dtype = size % 2 ? "float32" : "bfloat16";
     const trials = placements().flatMap((placement) =>
       backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype, seed: 1 }),
@@ -70,7 +70,7 @@ function createEvenTrial(size: number, sizes: Pick<Trial, "numHeads" | "numKvHea
   };
 }
 
-test.each([2, 4, 8])("%d ranks whose number divides all heads: (p − 1)/p of everything", async (size) => {
+test.each([2, 4, 8])("%d ranks that divide all heads evenly send (p − 1)/p of all rows", async (size) => {
   for (const dtype of ["float32", "bfloat16"] as const) {
     const trial = createEvenTrial(size, { numHeads: 16, numKvHeads: 8, dtype });
     const queryElements = 2 * 16 * 8 * 4; // elements in a shard of q, out, dOut and dq
@@ -91,7 +91,7 @@ test.each([2, 4, 8])("%d ranks whose number divides all heads: (p − 1)/p of ev
   }
 });
 
-test("KV heads that several ranks read are sent to each of them, and no others", async () => {
+test("KV heads are sent to each rank that reads them, and to no others", async () => {
   const trial = createEvenTrial(4, { numHeads: 4, numKvHeads: 2, dtype: "float32" });
   const rowBytes = 2 * 8 * 4 * 4; // bytes of one head of a shard
   const statisticBytes = 2 * 8 * 4;
@@ -102,7 +102,7 @@ test("KV heads that several ranks read are sent to each of them, and no others",
   for (const { bytesSent } of traffic!) expect(bytesSent).toBe(forward + backward);
 });
 
-test("a rank without heads sends its rows and receives their results, nothing more", async () => {
+test("a rank without heads sends only its rows, and receives only their results", async () => {
   const trial = createEvenTrial(3, { numHeads: 2, numKvHeads: 2, dtype: "float32" });
   const rowBytes = 2 * 8 * 4 * 4;
   const statisticBytes = 2 * 8 * 4;
@@ -112,7 +112,7 @@ test("a rank without heads sends its rows and receives their results, nothing mo
   expect(traffic![2]).toEqual({ bytesSent: sentBytes, bytesReceived: receivedBytes, messagesSent: 2 * (3 + 6) });
 });
 
-test("where nobody sees anything, nothing is sent", async () => {
+test("nothing is sent if no pair is visible", async () => {
   const trial = {
     ...createEvenTrial(3, { numHeads: 3, numKvHeads: 3, dtype: "float32" }),
     mask: [],

@@ -23,7 +23,7 @@ const create = (args: string[], env: NodeJS.ProcessEnv = {}) =>
     env: { ...process.env, ...env },
   });
 
-test.each(Object.keys(templates))("%s: a project with the versions that are published together", (template) => {
+test.each(Object.keys(templates))("%s: creates a project with the package versions of this release", (template) => {
   const path = createProject({ directory: join(temporary(), "My Project"), template });
   const { name, dependencies, devDependencies, scripts } = manifestOf(path);
   const { version } = manifestOf(packageRoot);
@@ -38,7 +38,7 @@ test.each(Object.keys(templates))("%s: a project with the versions that are publ
   expect(read(join(path, "tsconfig.json"))).toContain('"allowImportingTsExtensions": true');
 });
 
-test("what a template imports, its manifest lists", () => {
+test("the manifest of each template lists the packages that it imports", () => {
   for (const template of Object.keys(templates)) {
     const path = join(packageRoot, "templates", template);
     const { dependencies } = manifestOf(path);
@@ -49,12 +49,12 @@ test("what a template imports, its manifest lists", () => {
   }
 });
 
-test("the transport is the one that docs/transports.md explains", () => {
+test("the transport template equals the minimal transport of collectives-local", () => {
   const ours = join(packageRoot, "../collectives-local/native/test/minimal_transport.cc");
   expect(read(join(packageRoot, "templates/transport/transport.cc"))).toBe(read(ours));
 });
 
-test("the backend, and the suites that it is tried on, are those of the root README", () => {
+test("the root README contains the backend template, including the run of its suites", () => {
   const backend = read(join(packageRoot, "templates/backend/backend.ts"));
   const untilRun = backend.slice(0, backend.indexOf("console.log"));
   expect(read(join(packageRoot, "../../README.md"))).toContain(untilRun);
@@ -67,7 +67,7 @@ test("the README lists every template", () => {
   }
 });
 
-test("rejects unknown templates, folders that are not empty, and what is no path", () => {
+test("rejects unknown templates, folders that are not empty, and invalid paths", () => {
   const directory = temporary();
   expect(() => createProject({ directory, template: "toString" })).toThrow(
     /expected one of train, .* received toString/,
@@ -82,7 +82,7 @@ test("rejects unknown templates, folders that are not empty, and what is no path
   expect(readdirSync(directory)).toEqual(["mine.txt"]);
 });
 
-test("the command takes one folder", () => {
+test("the command requires exactly one folder", () => {
   const path = join(temporary(), "project");
   // What `npm create @mosaic project --template plan`, without a `--`, passes on.
   const { status, stderr } = create([path, "plan"]);
@@ -95,7 +95,7 @@ test("the command takes one folder", () => {
   expect(create(["--help"])).toMatchObject({ status: 0, stderr: "" });
 });
 
-test("the command creates, and installs with what started it", () => {
+test("the command creates a project, and installs it with the package manager that started it", () => {
   const directory = temporary();
   const [bin, path] = [join(directory, "bin"), join(directory, "project")];
   mkdirSync(bin);
@@ -108,7 +108,7 @@ test("the command creates, and installs with what started it", () => {
   expect(existsSync(join(path, "plan.ts"))).toBe(true);
 });
 
-test("an installation that fails leaves a project, and what to do", () => {
+test("a failed installation keeps the project and prints the commands that repeat it", () => {
   const directory = temporary();
   const [bin, path] = [join(directory, "bin"), join(directory, "project")];
   mkdirSync(bin);
@@ -121,7 +121,7 @@ test("an installation that fails leaves a project, and what to do", () => {
   expect(existsSync(join(path, "plan.ts"))).toBe(true);
 });
 
-test("the command explains itself where it cannot create", () => {
+test("the command prints its help, and reports a missing folder, unknown templates and unknown options", () => {
   expect(create(["--help"])).toMatchObject({ status: 0, stdout: expect.stringContaining("npm create @mosaic") });
   expect(create([])).toMatchObject({ status: 1 });
   const unknown = create([join(temporary(), "p"), "--template", "nothing", "--no-install"]);

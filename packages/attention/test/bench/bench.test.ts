@@ -11,7 +11,7 @@ const bin = fileURLToPath(new URL("../../bin/mosaic-bench.js", import.meta.url))
 const runBench = (...args: readonly string[]) => spawnSync(process.execPath, [bin, ...args], { encoding: "utf8" });
 const smallOptions = ["--heads", "2", "--head-dim", "8", "--repetitions", "2"];
 
-test("measures each backend at each length, with what they must send", () => {
+test("measures each backend at each length, and reports the bytes sent", () => {
   const benchRun = runBench(
     ...smallOptions,
     "--seq-lengths",
@@ -48,7 +48,7 @@ test("measures each backend at each length, with what they must send", () => {
   expect(ringMeasurement.bytesSent).toBeGreaterThanOrEqual(2 * 2 * 64 * 2 * 8 * 4);
 });
 
-test("prints a table, and draws a bar for each of its lines", () => {
+test("prints a table, and draws a bar for each of its rows", () => {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-bench-"));
   try {
     const svgPath = join(directory, "chart.svg");
@@ -74,7 +74,7 @@ test("prints a table, and draws a bar for each of its lines", () => {
   }
 });
 
-test("rejects what it cannot measure, before it measures", () => {
+test("rejects invalid options before it measures", () => {
   for (const [args, message] of [
     [["--seq-lengths", "0"], /--seq-lengths: expected an integer ≥ 1/],
     [["--backends", "star"], /--backends: expected one of local, ring, mesh2d, ulysses, flex, received "star"/],
@@ -90,7 +90,7 @@ test("rejects what it cannot measure, before it measures", () => {
   expect(runBench("--help").stdout).toContain("--seq-lengths A,B");
 });
 
-test("medians, and the numbers of a table", () => {
+test("computes medians, and formats rows of the table", () => {
   expect([median([3, 1, 2]), median([4, 1, 2, 3]), median([7])]).toEqual([2, 2.5, 7]);
   const baseMeasurement = { seqLength: 64, backend: "ring", ranks: 2, seconds: 0.002, shortest: 0.001, longest: 0.004 };
   const exampleMeasurements = [{ ...baseMeasurement, ratio: 1.234, flopsPerSecond: 5.67e9, bytesSent: 4096 }];

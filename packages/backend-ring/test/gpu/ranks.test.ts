@@ -47,7 +47,7 @@ function poolMeasurements(trials: readonly (readonly Measurement[])[]): Measurem
   return { ...first, trial: `${trials.length} trials`, results: Object.fromEntries(results) };
 }
 
-test("CUDA devices, 4 processes over NCCL, forward and backward: as exact as one device", async () => {
+test("4 processes on CUDA devices over NCCL are as exact as one device, forward and backward", async () => {
   const ranks = await runOnRanks(4);
   const trials = ranks[0]!.map((_, i) => ranks.map((measurements) => measurements[i]!));
   const [float32Trials, bfloat16Trials] = [/float32$/, /bfloat16$/].map((dtype) =>

@@ -8,7 +8,7 @@ const script = await bundled(new URL("rank.ts", import.meta.url));
 const meshes = [{ sp: 1 }, { sp: 2 }, { sp: 3 }, { sp: 5 }, { sp: 8 }, { node: 2, gpu: 2 }];
 
 test.each(meshes.map((mesh) => [formatMesh(mesh), meshSize(mesh)] as const))(
-  "real processes, %s: every mask and placement, grouped heads, unequal shards, and modules",
+  "real processes on %s are as exact as one device for every mask, placement, shard size and module",
   async (mesh, size) => {
     const ranks = await launched<Measurement[]>({ script, ranks: size, args: [mesh] });
     expect(ranks[0]!.length).toBeGreaterThan(100);
