@@ -43,7 +43,7 @@ const [ring2, ring4, , , nested] = arrangements;
 
 describe("GenerationBatch", () => {
   test.each([oneRank, ring2!, nested!])(
-    "texts that join and leave have the tokens that they have alone: $name",
+    "generates the same tokens for texts that join and leave a batch as for each text alone: $name",
     async (arrangement) => {
       // Gemma 3 has layers with and without a sliding window.
       await using folder = await writeFolder(models.gemma3!);
@@ -67,7 +67,7 @@ describe("GenerationBatch", () => {
     },
   );
 
-  test("a long prompt is taken in between the tokens of other texts", async () => {
+  test("processes a long prompt in parts between the tokens of other texts", async () => {
     await using folder = await writeFolder(models.mistral!);
     await onRanks(oneRank, async (ctx) => {
       using model = await loadModel(ctx, folder.path);
@@ -116,7 +116,7 @@ describe("GenerationBatch", () => {
     });
   });
 
-  test("a text that leaves gives its memory back, and one that finds no room is rejected", async () => {
+  test("frees the memory of a removed text, and rejects a text that does not fit", async () => {
     await using folder = await writeFolder(models.llama3!);
     await onRanks(ring2!, async (ctx) => {
       using model = await loadModel(ctx, folder.path, loadOptions(ring2!));
@@ -140,7 +140,7 @@ describe("GenerationBatch", () => {
     });
   });
 
-  test("logits of one text that are no numbers end that text alone", async () => {
+  test("ends only the text whose logits are NaN", async () => {
     await using folder = await writeFolder(models.llama3!);
     await onRanks(oneRank, async (ctx) => {
       using model = await loadModel(ctx, folder.path);
@@ -161,7 +161,7 @@ describe("GenerationBatch", () => {
 });
 
 describe("BatchScheduler", () => {
-  test("rank 0 distributes texts and cancellations; what finds no room waits", async () => {
+  test("distributes texts and cancellations from rank 0, and queues texts that do not fit", async () => {
     await using folder = await writeFolder(models.llama3!);
     await onRanks(ring4!, async (ctx) => {
       using model = await loadModel(ctx, folder.path, loadOptions(ring4!));
@@ -199,7 +199,7 @@ describe("BatchScheduler", () => {
     });
   });
 
-  test("a cache is refused before what else is wrong, such as how much it holds", async () => {
+  test("rejects the cache option before it checks the capacity of that cache", async () => {
     await using folder = await writeFolder(models.llama3!);
     await onRanks(oneRank, async (ctx) => {
       using model = await loadModel(ctx, folder.path);
@@ -212,7 +212,7 @@ describe("BatchScheduler", () => {
     });
   });
 
-  test("a text of many characters reaches all ranks", async () => {
+  test("generates from a prompt of 400 tokens on two ranks", async () => {
     await using folder = await writeFolder(models.llama3!);
     await onRanks(ring2!, async (ctx) => {
       using model = await loadModel(ctx, folder.path, loadOptions(ring2!));
@@ -229,7 +229,7 @@ describe("BatchScheduler", () => {
     });
   });
 
-  test("a rank that is lost ends the texts with an error", async () => {
+  test("ends all texts with an error when a rank is lost", async () => {
     await using folder = await writeFolder(models.llama3!);
     await onRanks(ring2!, async (ctx) => {
       using model = await loadModel(ctx, folder.path, loadOptions(ring2!));

@@ -17,7 +17,7 @@ function describeConfig(json: Readonly<Record<string, unknown>>) {
   };
 }
 
-describe("folders of older transformers", () => {
+describe("configs written by transformers 4 parse like current ones", () => {
   /** Creates a config as written by transformers 4: with rope_theta and rope_scaling, and without layer types. */
   function createLegacyConfig(
     name: string,
@@ -61,7 +61,7 @@ describe("folders of older transformers", () => {
   });
 });
 
-test("layers that see a window, and those that see all", () => {
+test("each layer has its sliding window, or null for full attention", () => {
   const listWindows = (name: string) => parse(models[name]!.config).layers.map(({ window }) => window);
   expect(listWindows("mistral")).toEqual([8, 8]);
   expect(listWindows("mistral-full")).toEqual([null, null]);
@@ -80,7 +80,7 @@ test("null turns softcaps off", () => {
   expect([attentionSoftcap, logitSoftcap]).toEqual([null, null]);
 });
 
-describe("what is not supported is an error that names the field", () => {
+describe("unsupported and invalid fields", () => {
   test.each([
     [{ model_type: "mamba" }, /config.json: model_type: expected one of llama, mistral, .*, received "mamba"/],
     [{ model_type: "gemma3" }, /received "gemma3"; for Gemma 3, only text models/],
@@ -105,11 +105,11 @@ describe("what is not supported is an error that names the field", () => {
     [{ eos_token_id: "</s>" }, /eos_token_id: expected a token id, an array of token ids, or null, received "<\/s>"/],
     [{ use_bidirectional_attention: true }, /use_bidirectional_attention: expected a causal model, received true/],
     [{ tie_word_embeddings: 1 }, /tie_word_embeddings: expected a boolean, received 1/],
-  ] as const)("%o", (fields, message) => {
+  ] as const)("rejects %o with an error that names the field", (fields, message) => {
     expect(() => parse({ ...models.llama2!.config, ...fields })).toThrow(message);
   });
 
-  test("layer types", () => {
+  test("rejects layer_types that do not have one type per layer", () => {
     const types = { layer_types: ["full_attention"] };
     expect(() => parse({ ...models.gemma2!.config, ...types })).toThrow(
       /layer_types: expected full_attention or sliding_attention for each of 2 layers, received \["full_attention"\]/,

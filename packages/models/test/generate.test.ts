@@ -44,7 +44,7 @@ async function generateOnRanks(
 const ids = (steps: readonly GeneratedToken[]): number[] => steps.map(({ token }) => token);
 const joinText = (steps: readonly GeneratedToken[]): string => steps.map(({ text }) => text).join("");
 
-test("a folder that save_pretrained wrote, of random weights in several files", async () => {
+test("a folder of several files that save_pretrained wrote gives the logits of transformers", async () => {
   const [logits] = await onRanks(oneRank, async (ctx) => {
     using model = await loadModel(ctx, resolvePath("saved"), { dtype: "float32" });
     expect(model.generationConfig).toEqual({
@@ -59,7 +59,7 @@ test("a folder that save_pretrained wrote, of random weights in several files", 
   expect(maxError(logits!, reference("saved.logits"))).toBeLessThanOrEqual(2 * reference("saved.float32Error")[0]!);
 });
 
-describe("tokens drawn at random", () => {
+describe("sampled tokens", () => {
   const samplingOptions = {
     tokens: tokens.values.slice(0, 9),
     doSample: true,
@@ -68,7 +68,7 @@ describe("tokens drawn at random", () => {
     eosTokenIds: [],
   };
 
-  test("are the same on every rank and mesh, and follow from the seed", async () => {
+  test("depend on the seed, and are the same on every rank and mesh", async () => {
     await using folder = await writeFolder(models.qwen3!);
     const [singleRankTokens] = await generateOnRanks(folder.path, oneRank, { ...samplingOptions, seed: 7 });
     const [otherSeedTokens] = await generateOnRanks(folder.path, oneRank, { ...samplingOptions, seed: 8 });
@@ -81,7 +81,7 @@ describe("tokens drawn at random", () => {
     }
   });
 
-  test("have the probabilities of the logits after the prompt", async () => {
+  test("follow the probabilities given by the logits after the prompt", async () => {
     await using folder = await writeFolder(models.qwen3!);
     const logits = reference("qwen3.logits")
       .slice(0, tokens.length * 64)
@@ -109,8 +109,8 @@ describe("tokens drawn at random", () => {
   });
 });
 
-describe("text", () => {
-  test("of the pieces is that of all tokens, for a prompt, messages and tokens alike", async () => {
+describe("generated text", () => {
+  test("is the text of all decoded tokens, and the same for a prompt, messages and tokens", async () => {
     await using folder = await writeTextModel();
     await onRanks(ring, async (ctx) => {
       using model = await loadModel(ctx, folder.path, loadOptions(ring));
@@ -139,7 +139,7 @@ describe("text", () => {
     });
   });
 
-  test("goes on after an id of the model's padded vocabulary, which the tokenizer does not have", async () => {
+  test("continues after ids of the model's padded vocabulary that the tokenizer does not have", async () => {
     await using folder = await writeTextModel(512);
     const call = { tokens: [1, 500, 9], maxNewTokens: 40, temperature: 5, topK: 0, topP: 1, eosTokenIds: [], seed: 1 };
     const [steps] = await generateOnRanks(folder.path, oneRank, call);
@@ -148,7 +148,7 @@ describe("text", () => {
     expect(unknownSteps.length).toBeGreaterThan(0);
   });
 
-  test("ends before a stop string, and at an end token", async () => {
+  test("ends before a stop string and at an end token", async () => {
     await using folder = await writeTextModel();
     const call = { prompt: "The ring", maxNewTokens: 30, seed: 5, eosTokenIds: [] };
     const [fullGeneration] = await generateOnRanks(folder.path, ring, call);
@@ -165,7 +165,7 @@ describe("text", () => {
   });
 });
 
-test("calls share a cache, one after another and at once, and give its memory back", async () => {
+test("concurrent and successive calls share a cache and free its memory", async () => {
   await using folder = await writeFolder(models.gemma3!);
   await onRanks(ring, async (ctx) => {
     using model = await loadModel(ctx, folder.path, loadOptions(ring));
@@ -188,7 +188,7 @@ test("calls share a cache, one after another and at once, and give its memory ba
 });
 
 test.each([oneRank, ring, arrangements[4]!])(
-  "layers with a sliding window keep what it shows; prompts in parts continue as whole ones: $name",
+  "prompts processed in parts give the same tokens, and sliding-window layers cache only a window: $name",
   async (arrangement) => {
     await using folder = await writeFolder(models.gemma3!);
     await onRanks(arrangement, async (ctx) => {
@@ -226,16 +226,19 @@ test.each([oneRank, ring, arrangements[4]!])(
   },
 );
 
-test.each(["bfloat16", "float16"] as const)("a model in %s generates on every mesh", async (dtype) => {
-  await using folder = await writeFolder(models.qwen2!, { dtype });
-  const call = { tokens: tokens.values.slice(0, 9), maxNewTokens: 6, eosTokenIds: [] };
-  const [singleRankTokens] = await generateOnRanks(folder.path, oneRank, call);
-  expect(ids(singleRankTokens!)).toEqual(Array.from(reference("qwen2.ids").slice(0, 6)));
-  for (const steps of await generateOnRanks(folder.path, ring, call))
-    expect(ids(steps)).toEqual(ids(singleRankTokens!));
-});
+test.each(["bfloat16", "float16"] as const)(
+  "a model in %s generates the reference tokens on one rank and on a ring",
+  async (dtype) => {
+    await using folder = await writeFolder(models.qwen2!, { dtype });
+    const call = { tokens: tokens.values.slice(0, 9), maxNewTokens: 6, eosTokenIds: [] };
+    const [singleRankTokens] = await generateOnRanks(folder.path, oneRank, call);
+    expect(ids(singleRankTokens!)).toEqual(Array.from(reference("qwen2.ids").slice(0, 6)));
+    for (const steps of await generateOnRanks(folder.path, ring, call))
+      expect(ids(steps)).toEqual(ids(singleRankTokens!));
+  },
+);
 
-test("nothing is left on the device after a generation", async () => {
+test("a generation leaves nothing allocated on the device", async () => {
   await using folder = await writeFolder(models.llama3!);
   await onRanks(oneRank, async (ctx) => {
     using model = await loadModel(ctx, folder.path);

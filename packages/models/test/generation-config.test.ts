@@ -30,13 +30,13 @@ describe("the number of new tokens", () => {
     [{ max_new_tokens: 2048 }, { tokens }, 509],
     [{ max_length: 4096 }, { tokens }, 509],
     [{ max_new_tokens: null, max_length: null }, { tokens }, 256],
-  ])("of %o and %o is %i", async (generationConfig, options, expected) => {
+  ])("with generation_config.json %o and options %o is %i", async (generationConfig, options, expected) => {
     await onModel(generationConfig, (model) => {
       expect(resolveGeneration(model, options).maxNewTokens).toBe(expected);
     });
   });
 
-  test("of a prompt as long as max_length is an error", async () => {
+  test("is an error for a prompt as long as max_length", async () => {
     await onModel({ max_length: 3 }, (model) => {
       expect(() => model.generate({ tokens })).toThrow(
         /generate: maxNewTokens: expected fewer than 3 tokens in the prompt, the max_length of generation_config.json, received a prompt of 3 tokens; pass maxNewTokens/,
@@ -44,7 +44,7 @@ describe("the number of new tokens", () => {
     });
   });
 
-  test("is what is generated", async () => {
+  test("limits the generated tokens", async () => {
     await onModel({ max_new_tokens: 3, eos_token_id: [] }, async (model) => {
       const steps = [];
       for await (const step of model.generate({ tokens })) steps.push(step);
@@ -53,7 +53,7 @@ describe("the number of new tokens", () => {
   });
 });
 
-test("min_p is the default of minP", async () => {
+test("min_p of generation_config.json is the default of minP", async () => {
   await onModel({ do_sample: true, min_p: 0.25 }, (model) => {
     expect(resolveGeneration(model, { tokens }).settings.minP).toBe(0.25);
     expect(resolveGeneration(model, { tokens, minP: 0 }).settings.minP).toBe(0);
@@ -70,7 +70,7 @@ test("min_p is the default of minP", async () => {
   );
 });
 
-describe("what changes the text in transformers and is not supported is refused by generate alone", () => {
+describe("unsupported fields that change the text in transformers", () => {
   test.each<[Readonly<Record<string, unknown>>, RegExp]>([
     [
       { no_repeat_ngram_size: 3 },
@@ -87,15 +87,18 @@ describe("what changes the text in transformers and is not supported is refused 
     [{ do_sample: true, typical_p: 0.9 }, /typical_p: expected 1 .*pass doSample: false, or remove the field/],
     [{ do_sample: true, epsilon_cutoff: 3e-4 }, /epsilon_cutoff: /],
     [{ do_sample: true, eta_cutoff: 3e-4 }, /eta_cutoff: /],
-  ])("%o", async (generationConfig, message) => {
-    await onModel(generationConfig, (model) => {
-      expect(() => model.generate({ tokens })).toThrow(message);
-      using batch = new GenerationBatch(model, { maxTokens: 512 });
-      expect(() => batch.add({ tokens })).toThrow(message);
-    });
-  });
+  ])(
+    "are rejected by generate and GenerationBatch.add, but not by loadModel: %o",
+    async (generationConfig, message) => {
+      await onModel(generationConfig, (model) => {
+        expect(() => model.generate({ tokens })).toThrow(message);
+        using batch = new GenerationBatch(model, { maxTokens: 512 });
+        expect(() => batch.add({ tokens })).toThrow(message);
+      });
+    },
+  );
 
-  test("but not with values that change nothing, nor where an option takes their place", async () => {
+  test("are accepted if their values have no effect, or if an option replaces them", async () => {
     const neutralFields = {
       ...{ num_beams: 1, typical_p: 1.0, epsilon_cutoff: 0.0, eta_cutoff: 0, min_p: 0, no_repeat_ngram_size: 0 },
       ...{ suppress_tokens: [], sequence_bias: {}, bad_words_ids: null, forced_bos_token_id: null, min_length: 0 },

@@ -51,16 +51,16 @@ async function decodeLogits(ctx: Context, folder: string, arrangement: Arrangeme
 describe.each(Object.keys(models))("%s", (name) => {
   const { errors } = models[name]!;
 
-  test("float32 logits are those of transformers in float64, to twice its own float32 error", async () => {
+  test("float32 logits differ from float64 by at most twice the float32 error of transformers", async () => {
     expect(await measureError(name, oneRank, { shards: 1 })).toBeLessThanOrEqual(2 * errors.float32);
   });
 
-  test("bfloat16 logits likewise", async () => {
+  test("bfloat16 logits differ from float64 by at most twice the bfloat16 error of transformers", async () => {
     expect(await measureError(name, oneRank, { dtype: "bfloat16" })).toBeLessThanOrEqual(2 * errors.bfloat16);
   });
 
   test.each([oneRank, arrangements[0]!].map((each) => [each.name, each] as const))(
-    "with a cache, %s",
+    "logits decoded with a cache are as exact, %s",
     async (_, each) => {
       await using folder = await writeFolder(models[name]!);
       const outputs = await onRanks(each, (ctx) => decodeLogits(ctx, folder.path, each));
@@ -69,7 +69,10 @@ describe.each(Object.keys(models))("%s", (name) => {
     },
   );
 
-  test.each(arrangements.map((each) => [each.name, each] as const))("%s", async (_, arrangement) => {
-    expect(await measureError(name, arrangement)).toBeLessThanOrEqual(2 * errors.float32);
-  });
+  test.each(arrangements.map((each) => [each.name, each] as const))(
+    "logits of sharded sequences are as exact, %s",
+    async (_, arrangement) => {
+      expect(await measureError(name, arrangement)).toBeLessThanOrEqual(2 * errors.float32);
+    },
+  );
 });

@@ -60,7 +60,7 @@ test.each([
   ["float32", "float32"],
   ["bfloat16", "bfloat16"],
   ["bfloat16", "float32"],
-] as const)("a folder in %s loads as %s with 64 MiB beside the parameters", async (storedDType, dtype) => {
+] as const)("loading a %s folder as %s needs less than 64 MiB beyond the parameters", async (storedDType, dtype) => {
   const folder = await writeLargeFolder(storedDType);
   try {
     await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });

@@ -46,14 +46,14 @@ const changeWeights = (changes: Readonly<Record<string, unknown>>) => (path: str
 const singleShard = { shards: 1 };
 const norm = { dtype: "float32", shape: [47], values: new Float32Array(47) };
 
-describe("a folder is rejected before anything is sent", () => {
-  test("of another architecture", async () => {
+describe("loadModel, before it sends any message", () => {
+  test("rejects a folder of an unsupported architecture", async () => {
     expect(await getLoadError(changeConfig({ model_type: "bert" }))).toMatch(
       /FileError: FOLDER\/config.json: model_type: expected one of llama, .*, received "bert"; this model type is not supported/,
     );
   });
 
-  test("whose config is no JSON, or not there", async () => {
+  test("rejects a folder whose config is missing or not valid JSON", async () => {
     expect(await getLoadError((path) => writeFile(join(path, "config.json"), "{"))).toMatch(
       /FileError: FOLDER\/config.json: expected JSON, received .*; download the file again/,
     );
@@ -64,31 +64,31 @@ describe("a folder is rejected before anything is sent", () => {
     );
   });
 
-  test("with a tensor missing", async () => {
+  test("rejects a folder that lacks a tensor", async () => {
     expect(await getLoadError(changeWeights({ "model.norm.weight": undefined }), singleShard)).toMatch(
       /FileError: FOLDER: expected the 21 weights that config.json describes, received missing "model.norm.weight"; .*nothing was loaded/,
     );
   });
 
-  test("with a tensor of another shape", async () => {
+  test("rejects a folder with a tensor of another shape", async () => {
     expect(await getLoadError(changeWeights({ "model.norm.weight": norm }), singleShard)).toMatch(
       /received "model.norm.weight" has shape \[47\] instead of \[48\]; use the config.json of these weights/,
     );
   });
 
-  test("with a tensor that the model has not", async () => {
+  test("rejects a folder with a tensor that the model does not have", async () => {
     expect(await getLoadError(changeWeights({ "model.layers.0.self_attn.q_proj.bias": norm }), singleShard)).toMatch(
       /received unexpected "model.layers.0.self_attn.q_proj.bias"/,
     );
   });
 
-  test("with the config of another size", async () => {
+  test("rejects a folder whose config has more layers than the weights", async () => {
     expect(await getLoadError(changeConfig({ num_hidden_layers: 3 }))).toMatch(
       /expected the 30 weights .*, received missing "model.layers.2.self_attn.q_proj.weight"; .* and 1 more/,
     );
   });
 
-  test("with a shard that is truncated, or missing", async () => {
+  test("rejects a folder with a truncated or missing shard", async () => {
     const shard = "model-00002-of-00003.safetensors";
     expect(await getLoadError((path) => truncate(join(path, shard), 5000))).toMatch(
       /FileError: FOLDER\/model-00002-of-00003.safetensors: expected \d+ bytes of tensor data, received \d+; restore the file from a copy; nothing was loaded/,
@@ -98,7 +98,7 @@ describe("a folder is rejected before anything is sent", () => {
     );
   });
 
-  test("with an index that names the wrong file", async () => {
+  test("rejects a folder whose index names the wrong file or a file outside the folder", async () => {
     const index = (path: string) =>
       writeFile(
         join(path, "model.safetensors.index.json"),
@@ -119,7 +119,7 @@ describe("a folder is rejected before anything is sent", () => {
     );
   });
 
-  test("with a tokenizer of a larger vocabulary, or of none that is supported", async () => {
+  test("rejects a folder whose tokenizer has a larger vocabulary or is not supported", async () => {
     const vocab = Object.fromEntries(Array.from({ length: 70 }, (_, id) => [`t${id}`, id]));
     const tokenizerFields = {
       normalizer: null,
@@ -137,7 +137,7 @@ describe("a folder is rejected before anything is sent", () => {
   });
 });
 
-describe("generate rejects before anything is sent", () => {
+describe("generate and forward", () => {
   const tokens = [1, 2, 3];
   const invalidCalls: readonly (readonly [name: string, options: GenerateOptions, message: RegExp])[] = [
     ["nothing to continue", {}, /generate: expected exactly one of prompt, messages and tokens, received none/],
@@ -181,7 +181,7 @@ describe("generate rejects before anything is sent", () => {
     ["a temperature of 0", { tokens, temperature: 0 }, /temperature: expected a number > 0, received 0/],
   ];
 
-  test.each(invalidCalls)("%s", async (_, options, message) => {
+  test.each(invalidCalls)("reject a call with %s", async (_, options, message) => {
     await using folder = await writeFolder(model);
     await onRanks(oneRank, async (ctx) => {
       using loadedModel = await loadModel(ctx, folder.path);
@@ -189,7 +189,7 @@ describe("generate rejects before anything is sent", () => {
     });
   });
 
-  test("an added token that the model has no embedding of", async () => {
+  test("reject an added token for which the model has no embedding", async () => {
     const vocab = { a: 0, b: 1 };
     const imageToken = { id: 64, content: "<image>", special: true, normalized: false, lstrip: false, rstrip: false };
     const tokenizerFields = {
@@ -210,7 +210,7 @@ describe("generate rejects before anything is sent", () => {
     });
   });
 
-  test("a full cache", async () => {
+  test("reject a sequence that does not fit in the cache, before any message is sent", async () => {
     await using folder = await writeFolder(model);
     await onRanks(arrangements[0]!, async (ctx) => {
       using loaded = await loadModel(ctx, folder.path, loadOptions(arrangements[0]!));
@@ -223,7 +223,7 @@ describe("generate rejects before anything is sent", () => {
     });
   });
 
-  test("a cache of a model with other layers", async () => {
+  test("reject a cache of a model with another number of layers", async () => {
     await onRanks(arrangements[0]!, async (ctx) => {
       const create = (fields: object) =>
         createModel(ctx, { ...model.config, ...fields }, loadOptions(arrangements[0]!));
@@ -248,7 +248,7 @@ describe("generate rejects before anything is sent", () => {
     });
   });
 
-  test("a sequence beyond the model's context in forward", async () => {
+  test("reject a sequence longer than the model's context", async () => {
     await using folder = await writeFolder(model);
     await onRanks(oneRank, async (ctx) => {
       using loaded = await loadModel(ctx, folder.path);
@@ -258,7 +258,7 @@ describe("generate rejects before anything is sent", () => {
   });
 
   test.each([oneRank, arrangements[0]!])(
-    "a sequence beyond it with what a cache holds, on $name",
+    "reject a sequence longer than the context together with its cached tokens, on $name",
     async (arrangement) => {
       await using folder = await writeFolder(model);
       await onRanks(arrangement, async (ctx) => {
@@ -282,7 +282,7 @@ describe("generate rejects before anything is sent", () => {
   );
 });
 
-test("createModel rejects a config with values that JSON does not have", async () => {
+test("createModel rejects a config with values that JSON cannot represent", async () => {
   const messagesSent = await onRanks(arrangements[0]!, (ctx) => {
     expect(() => createModel(ctx, { ...model.config, seed: 10n })).toThrow(
       /^createModel: config: expected fields that JSON can represent, received .*BigInt/,

@@ -60,7 +60,7 @@ function measureFrequencies(
 
 const logits = [2, 1, 0.5, 0.5, -1, -3, 1.75];
 
-describe("tokens are drawn by their probabilities", () => {
+describe("sampleToken", () => {
   test.each([
     ["of all", {}, []],
     ["with a temperature", { temperature: 0.5 }, []],
@@ -71,7 +71,7 @@ describe("tokens are drawn by their probabilities", () => {
     ["of those with a third of the largest probability", { minP: 0.34 }, []],
     ["of those with all of the largest probability", { minP: 1 }, []],
     ["with all of it", { temperature: 1.5, topK: 6, topP: 0.9, minP: 0.2, repetitionPenalty: 1.3 }, [0, 4, 4]],
-  ] as const)("%s", (_, samplingSettings, previousTokens) => {
+  ] as const)("draws tokens in proportion to their probabilities: %s", (_, samplingSettings, previousTokens) => {
     const expected = computeProbabilities(logits, previousTokens, createSettings(samplingSettings));
     const observedFrequencies = measureFrequencies(logits, previousTokens, createSettings(samplingSettings), 20_000);
     // With evenly spaced numbers, the count of each token deviates by at most one.
@@ -79,7 +79,7 @@ describe("tokens are drawn by their probabilities", () => {
       expect(Math.abs(observedFrequencies[token]! - probability)).toBeLessThan(2e-4);
   });
 
-  test("and their logarithm is returned", () => {
+  test("returns the logarithm of the probability", () => {
     const samplingSettings = createSettings({ topK: 3, temperature: 0.7 });
     const expected = computeProbabilities(logits, [], samplingSettings);
     for (const uniform of [0, 0.3, 0.6, 0.999]) {
@@ -88,7 +88,7 @@ describe("tokens are drawn by their probabilities", () => {
     }
   });
 
-  test("for any logits and settings, of tokens that may be drawn", () => {
+  test("draws only tokens of nonzero probability, for any logits and settings", () => {
     // Distinct logits differ by more than rounding errors.
     const logitArbitrary = fc.integer({ min: -160, max: 160 }).map((k) => k / 8);
     const numbers = fc.array(logitArbitrary, { minLength: 1, maxLength: 40 });
@@ -119,14 +119,14 @@ describe("tokens are drawn by their probabilities", () => {
   });
 });
 
-test("without sampling, the first of the largest logits after the repetition penalty", () => {
+test("greedy decoding takes the first of the largest logits after the repetition penalty", () => {
   const greedySettings = createSettings({ doSample: false });
   expect(sampleToken(Float32Array.of(1, 3, 3), [], greedySettings, 0.9).token).toBe(1);
   expect(sampleToken(Float32Array.of(1, 3, 2), [1], { ...greedySettings, repetitionPenalty: 2 }, 0).token).toBe(2);
   expect(sampleToken(Float32Array.of(-1, -2), [0], { ...greedySettings, repetitionPenalty: 3 }, 0).token).toBe(1);
 });
 
-test.each([{ doSample: true }, { doSample: false }])("a largest logit that is infinite is an error, %o", (settings) => {
+test.each([{ doSample: true }, { doSample: false }])("an infinite largest logit is rejected, %o", (settings) => {
   const sample = (...logits: number[]) => sampleToken(Float32Array.from(logits), [], createSettings(settings), 0);
   expect(() => sample(1, Infinity, 2)).toThrow(
     /generate: expected a finite largest logit, received Infinity for token 1; .*bfloat16/,
@@ -135,7 +135,7 @@ test.each([{ doSample: true }, { doSample: false }])("a largest logit that is in
   expect(sample(-Infinity, 3)).toEqual({ token: 1, logProbability: expect.closeTo(0) as number });
 });
 
-test("logits that are NaN are an error", () => {
+test("NaN logits are rejected", () => {
   expect(() => sampleToken(Float32Array.of(1, Number.NaN), [], createSettings({}), 0)).toThrow(
     /generate: expected logits without NaN, received NaN for token 1; .*bfloat16/,
   );

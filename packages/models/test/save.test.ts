@@ -14,7 +14,7 @@ const readJson = async (...path: string[]) =>
 describe.each(Object.keys(models))("%s", (name) => {
   const model = models[name]!;
 
-  test("a saved folder has transformers' names and shapes, and the values that were loaded", async () => {
+  test("saves the loaded values with the names and shapes of transformers", async () => {
     await using folder = await writeFolder(model, {
       dtype: "bfloat16",
       files: { "generation_config.json": { top_k: 7 } },
@@ -38,7 +38,7 @@ describe.each(Object.keys(models))("%s", (name) => {
   });
 });
 
-test("shards and their index are what loadModel reads, from two ranks, with a tokenizer", async () => {
+test("loadModel reads the shards, index and tokenizer that two ranks saved", async () => {
   const model = models.llama3!;
   const tokenizer = await readJson(resolvePath("tokenizers/unigram/tokenizer.json"));
   const config = { ...model.config, vocab_size: 200 };
@@ -66,7 +66,7 @@ test("shards and their index are what loadModel reads, from two ranks, with a to
   });
 });
 
-test("numbers of config.json stay as they were written", () => {
+test("editJson preserves the notation of numbers", () => {
   const text = '{"a": 4.0, "torch_dtype": "bfloat16", "b": [1e6, 7, 0.5], "c": {"d": "1.0", "e\\"": -2.0E0}}';
   const editedText = editJson(text, { dtype: "float32", torch_dtype: undefined });
   expect(editedText.replaceAll(/\s/g, "")).toBe(
@@ -74,7 +74,7 @@ test("numbers of config.json stay as they were written", () => {
   );
 });
 
-test("a folder that cannot be written is an error on every rank", async () => {
+test("a folder that cannot be written causes an error on every rank", async () => {
   await using folder = await writeFolder(models.llama2!);
   const [ring] = arrangements;
   const errors = await onRanks(ring!, async (ctx) => {

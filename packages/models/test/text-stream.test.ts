@@ -29,11 +29,11 @@ function streamPieces(
   return { texts, isStopped: false, remainingText: stream.flush() };
 }
 
-test("a character of several tokens comes with the last", () => {
+test("a character of several tokens is returned with its last token", () => {
   expect(streamPieces("a🙂é").texts).toEqual(["a", "", "", "", "🙂", "", "é"]);
 });
 
-test("an incomplete character comes at the end, as what stands for it", () => {
+test("an incomplete character is returned by flush as a replacement character", () => {
   const stream = new TextStream(bytes, []);
   expect(
     encode("🙂")
@@ -43,25 +43,25 @@ test("an incomplete character comes at the end, as what stands for it", () => {
   expect(stream.flush()).toBe("\uFFFD");
 });
 
-test("bytes that are no character do not hold up what follows", () => {
+test("invalid bytes do not hold back the text that follows", () => {
   const stream = new TextStream(bytes, []);
   const texts = [0xff, 0xff, 0xff, 0xff, ...encode("ab")].map((token) => stream.push(token).text);
   expect(texts.join("")).toBe("\uFFFD\uFFFD\uFFFD\uFFFDab");
 });
 
-test("invalid bytes before a character do not tear it", () => {
+test("invalid bytes before a character do not split it", () => {
   const stream = new TextStream(bytes, []);
   const texts = [0xf0, 0x9f, ...encode("😀"), ...encode("a")].map((token) => stream.push(token).text);
   expect(texts).toEqual(["", "", "", "", "", "\uFFFD😀", "a"]);
 });
 
-test("a character that the prompt began comes whole", () => {
+test("a character that begins in the prompt is returned whole", () => {
   const [first, second, ...otherBytes] = encode("😀");
   const stream = new TextStream(bytes, [...encode("a"), first!, second!]);
   expect([...otherBytes, ...encode("b")].map((token) => stream.push(token).text)).toEqual(["", "😀", "b"]);
 });
 
-test("pieces of any tokens are the text of all of them, and only the last tokens are decoded", () => {
+test("pieces of any tokens join to the text of all tokens, and each push decodes only the last tokens", () => {
   // Bytes that start, continue and end characters of any length, complete characters, and tokens without text.
   const token = fc.oneof(
     fc.nat(255).map((byte) => [byte]),
@@ -90,17 +90,17 @@ test("pieces of any tokens are the text of all of them, and only the last tokens
   );
 });
 
-test("text before a stop string is returned, the string and what follows is not", () => {
+test("text before a stop string is returned, but not the stop string", () => {
   const { texts, isStopped } = streamPieces("one\n\ntwo", ["\n\n"]);
   expect(texts.join("")).toBe("one");
   expect(isStopped).toBe(true);
 });
 
-test("what may become a stop string is held back until it is not", () => {
+test("text that may begin a stop string is held back until it no longer can", () => {
   expect(streamPieces("ab stop", ["abc"]).texts).toEqual(["", "", "ab ", "s", "t", "o", "p"]);
   expect(streamPieces("xab", ["abc"])).toMatchObject({ remainingText: "ab", isStopped: false });
 });
 
-test("the first of several stop strings ends the text", () => {
+test("the stop string that occurs first ends the text", () => {
   expect(streamPieces("a</s>b<end>", ["<end>", "</s>"]).texts.join("")).toBe("a");
 });

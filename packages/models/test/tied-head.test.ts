@@ -46,7 +46,7 @@ test.each([1, 3])("a stored head that differs from the embedding is used, with a
   expect(process.emitWarning).toHaveBeenCalledTimes(1);
 });
 
-test("it is a parameter of its own on every rank, which is saved, and loaded again", async () => {
+test("a stored head that differs is a separate parameter on every rank, and is saved and loaded again", async () => {
   await using folder = await writeModel(true);
   const saved = join(folder.path, "saved");
   const ring = arrangements[0]!;
@@ -83,7 +83,7 @@ test("a stored head that equals the embedding is tied", async () => {
   expect(process.emitWarning).not.toHaveBeenCalled();
 });
 
-test("a stored head of another shape is an error", async () => {
+test("a stored head of another shape is rejected", async () => {
   await using folder = await writeModel(true, [63, 48]);
   await expect(computeLogits(folder.path)).rejects.toThrow(
     /"lm_head.weight" has shape \[63,48\] instead of \[64,48\]; .*nothing was loaded/,

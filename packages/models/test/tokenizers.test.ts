@@ -34,7 +34,7 @@ async function openTokenizer(name: string): Promise<{ tokenizer: Tokenizer; expe
 }
 
 describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
-  test("texts become the ids that Python's tokenizers gives, and back", async () => {
+  test("encodes and decodes texts like Python's tokenizers", async () => {
     const { tokenizer, expected } = await openTokenizer(name);
     for (const { text, ids, plain, decoded, shown } of expected.texts) {
       expect(tokenizer.encode(text), text).toEqual(ids);
@@ -44,7 +44,7 @@ describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
     }
   });
 
-  test("conversations become the texts that transformers gives", async () => {
+  test("formats conversations like transformers", async () => {
     const { tokenizer, expected } = await openTokenizer(name);
     for (const { messages, variables, text } of expected.chats) {
       const { add_generation_prompt: addGenerationPrompt, ...otherVariables } = variables as {
@@ -54,7 +54,7 @@ describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
     }
   });
 
-  test("a stream of tokens gives the text of all of them", async () => {
+  test("streams the text of all tokens", async () => {
     const { tokenizer, expected } = await openTokenizer(name);
     for (const { ids } of expected.texts) {
       const [prompt, remainingIds] = [ids.slice(0, 2), ids.slice(2)];
@@ -66,7 +66,7 @@ describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
     }
   });
 
-  test("ids of a model's padded vocabulary have no text, as in Python's tokenizers", async () => {
+  test("decodes ids of a model's padded vocabulary to no text, like Python's tokenizers", async () => {
     const { tokenizer, expected } = await openTokenizer(name);
     const unknownId = tokenizer.vocabSize() + 7;
     for (const { ids, decoded, shown } of expected.texts) {
@@ -79,7 +79,7 @@ describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
   });
 });
 
-describe("bytes of a tokenizer that falls back to them", () => {
+describe("a tokenizer with byte fallback", () => {
   const toIds = (tokenizer: Tokenizer, bytes: Iterable<number>): number[] =>
     Array.from(bytes, (byte) => tokenizer.tokenId(`<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`)!);
   const encodeText = (text: string): Uint8Array => new TextEncoder().encode(text);
@@ -90,12 +90,12 @@ describe("bytes of a tokenizer that falls back to them", () => {
     ["a character that is not complete, after another", encodeText("é你").slice(0, 4), "\uFFFD\uFFFD\uFFFD\uFFFD"],
     ["characters", encodeText("你é😀"), "你é😀"],
     ["a byte order mark", encodeText("\uFEFFa"), "\uFEFFa"],
-  ])("%s", async (_, bytes, text) => {
+  ])("decodes the bytes of %s like Python's tokenizers", async (_, bytes, text) => {
     const { tokenizer } = await openTokenizer("byte-fallback");
     expect(tokenizer.decode(toIds(tokenizer, bytes))).toBe(text);
   });
 
-  test("a special token that is skipped does not end a run", async () => {
+  test("continues a run of bytes after a skipped special token", async () => {
     const { tokenizer } = await openTokenizer("byte-fallback");
     const [first, ...otherIds] = toIds(tokenizer, encodeText("你"));
     const ids = [first!, tokenizer.tokenId("<|end|>")!, ...otherIds];
@@ -103,7 +103,7 @@ describe("bytes of a tokenizer that falls back to them", () => {
     expect(tokenizer.decode(ids, { skipSpecialTokens: false })).toBe("\uFFFD<|end|>\uFFFD\uFFFD");
   });
 
-  test("a stream returns each character with its last byte, and keeps it", async () => {
+  test("streams each character with its last byte", async () => {
     const { tokenizer } = await openTokenizer("byte-fallback");
     const stream = new TextStream(tokenizer, toIds(tokenizer, encodeText("é你")).slice(0, 3));
     const ids = toIds(tokenizer, [...encodeText("你").slice(1), ...encodeText("😀é"), 0x84]);

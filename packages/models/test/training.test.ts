@@ -33,7 +33,7 @@ async function trainLosses(arrangement: Arrangement, folder: string, steps: numb
   return rankLosses!;
 }
 
-test("a loaded model trains, with the same losses on every mesh", async () => {
+test("a loaded model trains with the same losses on every mesh", async () => {
   await using folder = await writeFolder(models.gemma3!);
   const singleRankLosses = await trainLosses(oneRank, folder.path, 8);
   expect(singleRankLosses.at(-1)).toBeLessThan(0.7 * singleRankLosses[0]!);
@@ -43,7 +43,7 @@ test("a loaded model trains, with the same losses on every mesh", async () => {
   }
 });
 
-test("a model by a config has logits of every row, and as many parameters as the folder of one", async () => {
+test("createModel returns a model with the parameter count of transformers and finite logits", async () => {
   await onRanks(oneRank, async (ctx) => {
     const { config, shapes } = models.qwen2!;
     using model = createModel(ctx, config);
@@ -56,7 +56,7 @@ test("a model by a config has logits of every row, and as many parameters as the
   });
 });
 
-test("padding on either side changes nothing for the tokens", async () => {
+test("padding on either side does not change the logits of the tokens", async () => {
   await using folder = await writeFolder(models.qwen3!);
   await onRanks(oneRank, async (ctx) => {
     using model = await loadModel(ctx, folder.path);

@@ -63,7 +63,7 @@ async function runLayer(ctx: Context, expected: GptOssLayer, backend: string) {
   return { out: outputValues!, dx: dx!, dSinks: dSinks! };
 }
 
-test.each(gptOss)("a layer of gpt-oss with sinks and a window of $window is that of transformers", async (expected) => {
+test.each(gptOss)("a layer of gpt-oss with sinks and a window of $window matches transformers", async (expected) => {
   const ranks = [
     await onOneRank((ctx) => runLayer(ctx, expected, "local")),
     ...(await onMesh({ sp: 3 }, (ctx) => runLayer(ctx, expected, "ring"))),
@@ -76,7 +76,7 @@ test.each(gptOss)("a layer of gpt-oss with sinks and a window of $window is that
   }
 });
 
-test("attention with the softcap of Gemma 2 is that of transformers", () =>
+test("attention with the softcap of Gemma 2 matches transformers", () =>
   onOneRank(async (ctx) => {
     const tensor = (values: NumberList, heads: number) => fromArray(ctx, values, [batch, heads, length, headDim]);
     const [q, k, v] = [tensor(gemma2.q, numHeads), tensor(gemma2.k, numKvHeads), tensor(gemma2.v, numKvHeads)];

@@ -121,18 +121,21 @@ async function runStep(ctx: Context, mode: Mode, dtype: "float32" | "bfloat16" =
 }
 
 describe.each([1, 2, 4])("on %d ranks", (sp) => {
-  test.each(["float32", "bfloat16"] as const)("gradients are the same, bit for bit, %s", async (dtype) => {
-    const expected = await onMesh({ sp }, (ctx) => runStep(ctx, "none", dtype));
-    for (const mode of ["recompute", "keepAttention", "module", "nested"] as const) {
-      const actual = await onMesh({ sp }, (ctx) => runStep(ctx, mode, dtype));
-      expect(
-        actual.map(({ values }) => values),
-        mode,
-      ).toEqual(expected.map(({ values }) => values));
-    }
-  });
+  test.each(["float32", "bfloat16"] as const)(
+    "gradients are bitwise equal with and without checkpoints, %s",
+    async (dtype) => {
+      const expected = await onMesh({ sp }, (ctx) => runStep(ctx, "none", dtype));
+      for (const mode of ["recompute", "keepAttention", "module", "nested"] as const) {
+        const actual = await onMesh({ sp }, (ctx) => runStep(ctx, mode, dtype));
+        expect(
+          actual.map(({ values }) => values),
+          mode,
+        ).toEqual(expected.map(({ values }) => values));
+      }
+    },
+  );
 
-  test("attention is neither computed nor communicated again", async () => {
+  test("keepAttention neither computes nor communicates attention a second time", async () => {
     const [withoutCheckpoint, recompute, ...keepingRuns] = await Promise.all(
       (["none", "recompute", "keepAttention", "module", "nested"] as const).map((mode) =>
         onMesh({ sp }, (ctx) => runStep(ctx, mode)),
@@ -153,7 +156,7 @@ describe.each([1, 2, 4])("on %d ranks", (sp) => {
   });
 });
 
-test("what is kept is the inputs, (out, lse) and the result, and all is given back", () =>
+test("keepAttention keeps only the inputs, (out, lse) and the result, and frees all of them", () =>
   onOneRank(async (ctx) => {
     const [batch, heads, rows, dim] = [2, 4, 64, 8];
     const shape = [batch, heads, rows, dim];
@@ -187,7 +190,7 @@ test("what is kept is the inputs, (out, lse) and the result, and all is given ba
     expect(countHeldBytes()).toBe(0);
   }));
 
-test("lse is kept, too, for a body that uses it", () =>
+test("keepAttention gives the same gradient for a body that uses lse", () =>
   onOneRank(async (ctx) => {
     const computeGradient = async (keepAttention: boolean) => {
       using x = fromArray(ctx, generateNumbers(24, 3), [1, 1, 6, 4]);
@@ -203,7 +206,7 @@ test("lse is kept, too, for a body that uses it", () =>
     expect(await computeGradient(true)).toEqual(await computeGradient(false));
   }));
 
-test("a body that does something else the second time, and a result that was mutated, are errors", () =>
+test("a body that differs the second time, a mutated result and invalid options are rejected", () =>
   onOneRank((ctx) => {
     using x = randn(ctx, [1, 1, 4, 2]);
     x.requiresGrad = true;

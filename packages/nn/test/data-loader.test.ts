@@ -31,7 +31,7 @@ const readBatch = async (batch: TokenBatch) => ({
   positions: Array.from(await batch.positions.read()),
 });
 
-test("rows hold the tokens in order, labels end with documents, positions restart or do not", async () => {
+test("rows hold the tokens in order, and labels, positions and masks are reset at documents if requested", async () => {
   await onOneRank(async (ctx) => {
     for (const resetAtDocuments of [true, false]) {
       const settings = {
@@ -121,19 +121,19 @@ const expectedBatches = {
       .map((i) => ({ start: 4 * i, length: 4, step: 1 })),
 };
 
-describe("batches are the same on every mesh", () => {
+describe("batches", () => {
   test.each([
     [{ dp: 2, sp: 1 }, {}],
     [{ dp: 4 }, {}],
     [{ dp: 2, sp: 2 }, { placement: "zigzag" }],
     [{ sp: 3 }, { placement: "striped" }],
     [{ sp: 2 }, { placement: () => expectedBatches }],
-  ] as const)("%o %o", async (mesh, extraOptions) => {
+  ] as const)("are the same as on one rank, on %o with %o", async (mesh, extraOptions) => {
     const expected = await gatherBatches({ sp: 1 }, {}, takeCount(20));
     expect(await gatherBatches(mesh, extraOptions as Partial<DataLoaderOptions>, takeCount(20))).toEqual(expected);
   });
 
-  test("and continue from a state on any other", async () => {
+  test("continue on another mesh from a saved state", async () => {
     const expected = await gatherBatches({ sp: 1 }, {}, takeCount(20));
     for (const resumeBatch of [1, 4, 5, 13]) {
       const [state] = await onMesh({ dp: 2 }, (ctx) => {
@@ -153,7 +153,7 @@ describe("batches are the same on every mesh", () => {
   });
 });
 
-test("every epoch has all rows, in another order, which follows from the seed", async () => {
+test("every epoch has all rows in another order, which depends on the seed", async () => {
   await onOneRank(async (ctx) => {
     const readEpochOrders = async (seed: number) => {
       const loader = new DataLoader(ctx, tokenArrays(documents), { rowLength: 10, batchSize: 1, seed });
@@ -177,7 +177,7 @@ test("every epoch has all rows, in another order, which follows from the seed", 
   });
 });
 
-test("the permutation is one for every count, and its numbers are those of the kernel", async () => {
+test("permute is a permutation for every count, and philoxWord gives the numbers of the kernel", async () => {
   for (const count of [1, 2, 3, 5, 16, 17, 100, 1000]) {
     const permutedIndices = Array.from({ length: count }, (_, i) => permute(i, { count, seed: 3, epoch: 1 }));
     expect(permutedIndices.toSorted((a, b) => a - b)).toEqual(Array.from({ length: count }, (_, i) => i));
@@ -197,7 +197,7 @@ test("the permutation is one for every count, and its numbers are those of the k
   });
 });
 
-test("files of 16 and of 32 bits hold what arrays hold", async () => {
+test("token files of 16 and 32 bits give the same batches as token arrays", async () => {
   await onOneRank(async (ctx) => {
     const separator = 65_000;
     const terminatedDocuments = documents.map((each) => [...each, separator]);
@@ -222,7 +222,7 @@ test("files of 16 and of 32 bits hold what arrays hold", async () => {
   });
 });
 
-test("a file that is disposed reads and closes no other that was opened since", () => {
+test("a disposed token file neither reads nor closes a file that was opened afterwards", () => {
   const [path, otherPath] = [join(directory(), "tokens.bin"), join(directory(), "other.bin")];
   writeFileSync(path, Uint16Array.from([1, 2]));
   writeFileSync(otherPath, Uint16Array.from([3, 4]));
@@ -234,7 +234,7 @@ test("a file that is disposed reads and closes no other that was opened since", 
   expect([...(otherSource.read(0, 2).tokens as Uint32Array)]).toEqual([3, 4]);
 });
 
-test("rejects what does not fit, and a state of other rows", async () => {
+test("invalid options, token files and states of other rows are rejected", async () => {
   const createLoader = (ctx: Context, extraOptions: Partial<DataLoaderOptions> = {}) =>
     new DataLoader(ctx, tokenArrays(documents), { ...options, ...extraOptions });
   await onMesh({ dp: 2 }, (ctx) => {

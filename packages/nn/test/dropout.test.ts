@@ -47,7 +47,7 @@ async function runDropout(ctx: Context, placement: PlacementName, isPlacedByCall
 const meshes: readonly Coordinate[] = [{ sp: 2 }, { sp: 4 }, { dp: 2, sp: 1 }, { dp: 2, sp: 2 }, { sp: 3 }];
 
 describe.each(["contiguous", "zigzag", "striped"] as const)("%s", (placement) => {
-  test("the same elements become 0 on every mesh", async () => {
+  test("drops the same elements on every mesh", async () => {
     const [expected] = await onMesh({ sp: 1 }, (ctx) => runDropout(ctx, placement));
     for (const mesh of meshes) {
       const ranks = await onMesh(mesh, (ctx) => runDropout(ctx, placement));
@@ -63,7 +63,7 @@ describe.each(["contiguous", "zigzag", "striped"] as const)("%s", (placement) =>
   });
 });
 
-test("drops as often as it should, scales the rest, and lets the same gradients through", () =>
+test("Dropout drops the given share of elements, and scales the others and their gradients", () =>
   onOneRank(async (ctx) => {
     using x = ones(ctx, [10, 100, 30]);
     x.requiresGrad = true;
@@ -78,7 +78,7 @@ test("drops as often as it should, scales the rest, and lets the same gradients 
     expect(Math.abs(keptValues.length / values.length - 0.7)).toBeLessThan(5 * Math.sqrt(0.21 / 30_000));
   }));
 
-test("every call and every seed draws anew, and the state of random numbers decides", async () => {
+test("every call and seed draws another mask, which the state of the random stream determines", async () => {
   const drawMask = (ctx: Context) => new Dropout(ctx, 0.5).forward(ones(ctx, [1, 50, 1])).read();
   const [firstDraw, secondDraw, repeatedDraw] = await onOneRank(async (ctx) => {
     const firstMask = await drawMask(ctx);
@@ -92,7 +92,7 @@ test("every call and every seed draws anew, and the state of random numbers deci
   expect(await onOneRank(drawMask, 4)).not.toEqual(firstDraw);
 });
 
-test("does nothing in evaluation or with probability 0, and draws nothing", () =>
+test("Dropout in evaluation or with probability 0 keeps the input and draws no random numbers", () =>
   onOneRank(async (ctx) => {
     using x = ones(ctx, [1, 4, 2]);
     for (const layer of [new Dropout(ctx, 0.5).eval(), new Dropout(ctx, 0)]) {
@@ -103,7 +103,7 @@ test("does nothing in evaluation or with probability 0, and draws nothing", () =
     expect(x.isDisposed).toBe(false);
   }));
 
-test("axes of any number: the default sequence is the last but one; none need be cut", () =>
+test("Dropout accepts tensors with any number of axes, with and without a sequence axis", () =>
   onOneRank(async (ctx) => {
     for (const shape of [[6], [3, 6], [2, 3, 4, 6]]) {
       using x = ones(ctx, shape);
@@ -116,7 +116,7 @@ test("axes of any number: the default sequence is the last but one; none need be
     expect(emptyOutput.shape).toEqual([2, 0, 3]);
   }));
 
-test("recomputed in the backward, it draws the same zeros", async () => {
+test("a checkpoint that recomputes Dropout in the backward draws the same zeros", async () => {
   const computeGradients = async (ctx: Context, keepsActivations: boolean): Promise<number[][]> => {
     const mlp = new MLP(ctx, { embedDim: 4, dropout: 0.5 });
     const x = fromArray(ctx, generateNumbers(24, 1), [2, 3, 4]);
@@ -134,7 +134,7 @@ test("recomputed in the backward, it draws the same zeros", async () => {
   );
 });
 
-test("an MLP drops what the placement of the call states", async () => {
+test("an MLP drops elements according to the placement of the call", async () => {
   const runBlock = async (ctx: Context, placement: PlacementName): Promise<number[]> => {
     const mlp = new MLP(ctx, { embedDim: embed, dropout: 0.5 });
     using fullInput = fromArray(ctx, inputValues, [batch, length, embed]);
@@ -151,7 +151,7 @@ test("an MLP drops what the placement of the call states", async () => {
   }
 });
 
-test("reports what does not fit", async () => {
+test("invalid options and shapes are rejected", async () => {
   await onOneRank((ctx) => {
     for (const probability of [1, -0.1, Number.NaN])
       expect(() => new Dropout(ctx, probability)).toThrow(/a number ≥ 0 and < 1/);

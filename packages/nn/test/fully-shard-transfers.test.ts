@@ -36,7 +36,7 @@ function listUnitSizes(model: Blocks): number[][] {
   );
 }
 
-describe("memory and traffic are those of the formulas", () => {
+describe("memory and traffic match the formulas", () => {
   test.each(stages.flatMap((stage) => [2, 4].map((ranks) => ({ stage, ranks }))))(
     "stage $stage on $ranks ranks",
     async ({ stage, ranks }) => {
@@ -78,7 +78,7 @@ describe("memory and traffic are those of the formulas", () => {
   );
 });
 
-test("every stage posts transfers of the next unit before they enqueue what one computes", async () => {
+test("every stage posts the transfers of a unit before the computation that they overlap", async () => {
   const record = async (stage: Stage): Promise<string[]> => {
     const [log] = await onMesh({ dp: 2 }, (ctx) => {
       using model = new Sequential(...[0, 1, 2].map(() => new Linear(ctx, 8, 8)));
@@ -119,7 +119,7 @@ test("every stage posts transfers of the next unit before they enqueue what one 
   ]);
 });
 
-test("stage 1 reduces before the backward's last kernel, in one order on every rank", async () => {
+test("stage 1 begins to reduce before the last kernel of the backward, in the same order on every rank", async () => {
   const eventsByRank = await onMesh({ dp: 4 }, async (ctx) => {
     using model = fullyShard(
       ctx,
@@ -151,7 +151,7 @@ test("stage 1 reduces before the backward's last kernel, in one order on every r
   for (const rankEvents of eventsByRank) expect(rankEvents).toEqual(eventsByRank[0]);
 });
 
-test("stage 1 adds gradients up whole: the bits of no sharding, and one reduction a step", async () => {
+test("stage 1 accumulates whole gradients, bitwise equal to no sharding, with one reduction per step", async () => {
   const ranks = 2;
   const trainAndCount = async (ctx: Context, stage: Stage | 0) => {
     using model = new Blocks(ctx);
@@ -207,7 +207,7 @@ function addBackwardHook(x: Tensor, body: () => void): Tensor {
   });
 }
 
-test("the most memory at once falls with every stage", async () => {
+test("peak memory decreases with every stage", async () => {
   const [width, layers, ranks] = [96, 8, 4];
   const measurePeakBytes = async (stage: Stage | 0): Promise<number> => {
     const peakByRank = await onMesh({ dp: ranks }, async (ctx) => {
@@ -247,7 +247,7 @@ test("the most memory at once falls with every stage", async () => {
   expect(stage2Peak - stage3Peak).toBeGreaterThan((layers - layers / ranks - 3) * unit);
 });
 
-describe("stage 3 holds a unit only while it computes", () => {
+describe("stage 3 holds gathered parameters only while their unit computes", () => {
   const createLayers = (ctx: Context, count: number): Linear[] =>
     Array.from({ length: count }, () => new Linear(ctx, 8, 8));
   const listGathered = (layers: readonly Linear[]): boolean[] => layers.map(({ weight }) => !weight.storage.isReleased);
@@ -304,7 +304,7 @@ describe("stage 3 holds a unit only while it computes", () => {
     });
   });
 
-  test("whose arguments and results are in maps and sets", async () => {
+  test("in units whose arguments and results are in maps and sets", async () => {
     class MapUnit extends Module {
       readonly linear: Linear;
 

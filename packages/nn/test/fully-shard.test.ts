@@ -95,7 +95,7 @@ function getReference(runOptions: Pick<RunOptions, "mesh" | "maxNorm">): Promise
 const meshes = [{ dp: 4, sp: 1 }, { dp: 2, sp: 2 }, { sp: 2 }] as const;
 
 test.each(meshes.flatMap((mesh) => stages.map((stage) => ({ mesh, stage }))))(
-  "the loss curve on $mesh, stage $stage, is that of one rank",
+  "the loss curve on $mesh with stage $stage matches that of one rank",
   async (each) => {
     const unclippedOutcome = await trainSharded({ ...each, maxNorm: Infinity });
     // The same sums in the same order. Only the norm for clipping is summed in another order.
@@ -131,7 +131,7 @@ test.each(stages)(
   },
 );
 
-test("gradients add up over backwards before they are reduced, and frozen parameters stay", async () => {
+test("gradients accumulate over several backwards, and frozen parameters remain unchanged", async () => {
   const trainLosses = async (ctx: Context, stage: Stage | 0): Promise<number[]> => {
     using model = new Blocks(ctx);
     for (const parameter of model.blocks.at(1)!.mlp.parameters()) parameter.requiresGrad = false;
@@ -150,7 +150,7 @@ test("gradients add up over backwards before they are reduced, and frozen parame
   }
 });
 
-describe("a checkpoint", () => {
+describe("checkpoints", () => {
   const [firstSteps, lastStep] = [3, steps];
 
   /** Trains up to a step, from a checkpoint if `load` is set, saves a checkpoint, and returns the losses. */
@@ -179,7 +179,7 @@ describe("a checkpoint", () => {
     });
   }
 
-  test.each(stages)("of stage %i continues bit for bit, and loads on other meshes and stages", async (stage) => {
+  test.each(stages)("of stage %i resume bit for bit, and load on other meshes and stages", async (stage) => {
     const path = join(directory(), "training.safetensors");
     const mesh = { dp: 2, sp: 2 };
     const [undisturbedLosses] = await train(mesh, stage, { path: `${path}.whole`, until: lastStep, load: false });
@@ -208,7 +208,7 @@ describe("a checkpoint", () => {
     }
   });
 
-  test("of one rank loads into every stage, from a file and from the state dict of an optimizer", async () => {
+  test("of one rank load into every stage, from a file and from the state dict of an optimizer", async () => {
     const path = join(directory(), "training.safetensors");
     const [undisturbedLosses] = await train({ sp: 1 }, 0, { path, until: firstSteps, load: false });
     for (const stage of stages) {
@@ -235,8 +235,8 @@ describe("a checkpoint", () => {
   });
 });
 
-describe("rejects", () => {
-  test("an axis that is missing, foreign units, sharding twice, and an optimizer that was there before", async () => {
+describe("invalid calls", () => {
+  test("are rejected for a missing axis, foreign units, a sharded model, and an optimizer created earlier", async () => {
     await onMesh({ dp: 2, sp: 1 }, (ctx) => {
       const model = new Blocks(ctx);
       expect(() => fullyShard(ctx, model, { axis: "tp" })).toThrow(/expected one of the axes dp, sp, received "tp"/);
@@ -255,68 +255,71 @@ describe("rejects", () => {
     });
   });
 
-  test.each(stages)("stage %i: a step with gradients that were not reduced, and NaN on every rank", async (stage) => {
-    const errors = await onMesh({ dp: 2, sp: 1 }, async (ctx) => {
-      const model = fullyShard(ctx, new Blocks(ctx), { stage });
-      const optimizer = new AdamW(model, { errorIfNonFinite: true });
-      backwardStep(ctx, model, 0).dispose();
-      const lenientOptimizer = new AdamW(model, { allowLocalGradients: true });
-      expect(() => lenientOptimizer.step()).toThrow(/gradients reduced over the 2 ranks/);
-      expect(() => optimizer.step()).toThrow(/gradients reduced over the 2 ranks.*call reduceGradients/);
-      reduceGradients(ctx, model);
-      optimizer.step();
-      await optimizer.assertFinite();
-      optimizer.zeroGrad();
-      using loss = backwardStep(ctx, model, 1);
-      reduceGradients(ctx, model);
-      // The last parameter, of which some ranks hold no element.
-      using nanLoss = full(ctx, [], Number.NaN);
-      const { grad } = getShard(model.norm.weight)!.tensor;
-      if (grad!.size > 0) ctx.device.kernels.binary("mul", grad!, grad!, nanLoss);
-      optimizer.step({ loss });
-      return optimizer.assertFinite().catch((error: unknown) => error);
-    });
-    for (const error of errors) {
-      expect(error).toBeInstanceOf(NonFiniteError);
-      expect((error as NonFiniteError).parameters).toEqual(["norm.weight"]);
-    }
-  });
-
-  test.each(stages)("stage %i: gradients of parameters that were frozen when they were sharded", async (stage) => {
-    await onMesh({ dp: 2, sp: 1 }, async (ctx) => {
-      const model = new Blocks(ctx);
-      const { weight } = model.norm;
-      weight.requiresGrad = false;
-      fullyShard(ctx, model, { stage });
-      const earlyOptimizer = new AdamW(model);
-      weight.requiresGrad = true;
-      const optimizer = new AdamW(model, { errorIfNonFinite: true });
-      backwardStep(ctx, model, 0).dispose();
-      reduceGradients(ctx, model);
-      expect(() => earlyOptimizer.step()).toThrow(/a gradient of "norm.weight", which was frozen then/);
-      const { grad } = getShard(weight)!.tensor;
-      if (grad!.size > 0) ctx.device.kernels.fill(grad!, Number.NaN);
-      optimizer.step();
-      await expect(optimizer.assertFinite()).rejects.toThrow(/the gradient of "norm.weight"/);
-    });
-  });
+  test.each(stages)(
+    "stage %i rejects a step with unreduced gradients, and reports NaN on every rank",
+    async (stage) => {
+      const errors = await onMesh({ dp: 2, sp: 1 }, async (ctx) => {
+        const model = fullyShard(ctx, new Blocks(ctx), { stage });
+        const optimizer = new AdamW(model, { errorIfNonFinite: true });
+        backwardStep(ctx, model, 0).dispose();
+        const lenientOptimizer = new AdamW(model, { allowLocalGradients: true });
+        expect(() => lenientOptimizer.step()).toThrow(/gradients reduced over the 2 ranks/);
+        expect(() => optimizer.step()).toThrow(/gradients reduced over the 2 ranks.*call reduceGradients/);
+        reduceGradients(ctx, model);
+        optimizer.step();
+        await optimizer.assertFinite();
+        optimizer.zeroGrad();
+        using loss = backwardStep(ctx, model, 1);
+        reduceGradients(ctx, model);
+        // The last parameter, of which some ranks hold no element.
+        using nanLoss = full(ctx, [], Number.NaN);
+        const { grad } = getShard(model.norm.weight)!.tensor;
+        if (grad!.size > 0) ctx.device.kernels.binary("mul", grad!, grad!, nanLoss);
+        optimizer.step({ loss });
+        return optimizer.assertFinite().catch((error: unknown) => error);
+      });
+      for (const error of errors) {
+        expect(error).toBeInstanceOf(NonFiniteError);
+        expect((error as NonFiniteError).parameters).toEqual(["norm.weight"]);
+      }
+    },
+  );
 
   test.each(stages)(
-    "stage %i: a backward after a step, as the parameters that were saved have moved",
+    "stage %i checks gradients of parameters that were frozen when they were sharded",
     async (stage) => {
-      await onMesh({ dp: 2, sp: 1 }, (ctx) => {
-        const model = fullyShard(ctx, new Blocks(ctx), { stage });
-        const optimizer = new AdamW(model);
+      await onMesh({ dp: 2, sp: 1 }, async (ctx) => {
+        const model = new Blocks(ctx);
+        const { weight } = model.norm;
+        weight.requiresGrad = false;
+        fullyShard(ctx, model, { stage });
+        const earlyOptimizer = new AdamW(model);
+        weight.requiresGrad = true;
+        const optimizer = new AdamW(model, { errorIfNonFinite: true });
         backwardStep(ctx, model, 0).dispose();
         reduceGradients(ctx, model);
-        const loss = forwardStep(ctx, model, 1);
+        expect(() => earlyOptimizer.step()).toThrow(/a gradient of "norm.weight", which was frozen then/);
+        const { grad } = getShard(weight)!.tensor;
+        if (grad!.size > 0) ctx.device.kernels.fill(grad!, Number.NaN);
         optimizer.step();
-        expect(() => loss.backward()).toThrow(AutogradError);
+        await expect(optimizer.assertFinite()).rejects.toThrow(/the gradient of "norm.weight"/);
       });
     },
   );
 
-  test("a parameter of stage 3 outside of its unit", async () => {
+  test.each(stages)("stage %i rejects a backward after a step that changed the saved parameters", async (stage) => {
+    await onMesh({ dp: 2, sp: 1 }, (ctx) => {
+      const model = fullyShard(ctx, new Blocks(ctx), { stage });
+      const optimizer = new AdamW(model);
+      backwardStep(ctx, model, 0).dispose();
+      reduceGradients(ctx, model);
+      const loss = forwardStep(ctx, model, 1);
+      optimizer.step();
+      expect(() => loss.backward()).toThrow(AutogradError);
+    });
+  });
+
+  test("stage 3 rejects access to a parameter that is not gathered", async () => {
     await onMesh({ dp: 2, sp: 1 }, async (ctx) => {
       const model = fullyShard(ctx, new Blocks(ctx));
       const { weight } = model.blocks.at(0)!.norm;
@@ -329,7 +332,7 @@ describe("rejects", () => {
   });
 });
 
-test("parts sharded over different axes have one norm, and a NaN of any part is an error on every rank", async () => {
+test("parts sharded over different axes have one norm, and every rank reports a NaN of any part", async () => {
   const mesh = { dp: 2, sp: 2 };
   const step = async (ctx: Context, isSharded: boolean) => {
     using model = new Blocks(ctx);
@@ -358,7 +361,7 @@ test("parts sharded over different axes have one norm, and a NaN of any part is 
   for (const norm of norms) expect(norm).toBeCloseTo(expectedNorm!, 5);
 });
 
-test("lists within lists have no forward: the units are their elements", async () => {
+test("nested module lists are sharded by their elements, because lists have no forward", async () => {
   class Stages extends Module {
     readonly stages: ModuleList<ModuleList<Linear>>;
 
@@ -396,7 +399,7 @@ test("lists within lists have no forward: the units are their elements", async (
   for (const stage of stages) expect(await readLosses(stage)).toEqual(await readLosses(0));
 });
 
-test("zeroGrad of the model and of the optimizer are the same, and frozen parameters are released", async () => {
+test("zeroGrad of the model or the optimizer clears gradients, and frozen parameters are released", async () => {
   await onMesh({ dp: 2, sp: 1 }, async (ctx) => {
     for (const zeroedObject of ["model", "optimizer"] as const) {
       const model = new Blocks(ctx).eval();
@@ -422,7 +425,7 @@ test("zeroGrad of the model and of the optimizer are the same, and frozen parame
   });
 });
 
-test("on one rank nothing is sharded", async () => {
+test("fullyShard does not shard a model on one rank", async () => {
   await onOneRank((ctx) => {
     using model = new Blocks(ctx);
     expect(fullyShard(ctx, model, { axis: "sp" })).toBe(model);
@@ -430,7 +433,7 @@ test("on one rank nothing is sharded", async () => {
   });
 });
 
-test("memory is given back with the model and the optimizer", async () => {
+test("disposing the model and the optimizer frees their memory", async () => {
   for (const stage of stages) {
     await onMesh({ dp: 2, sp: 1 }, async (ctx) => {
       const train = async (): Promise<void> => {

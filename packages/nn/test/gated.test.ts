@@ -22,7 +22,7 @@ function referenceGated(x: readonly number[], p: ParameterValues, f: (x: number)
   return layer("down_proj", hidden, sizes.embedDim);
 }
 
-describe("forward and every gradient equal float64's", () => {
+describe("forward and every gradient match float64", () => {
   test.each([true, false])("SwiGLU, bias %s", (bias) =>
     onOneRank(async (ctx) => {
       using module = new SwiGLU(ctx, { ...sizes, bias });
@@ -43,7 +43,7 @@ describe("forward and every gradient equal float64's", () => {
   );
 });
 
-test("of 16 bits, the product is rounded once", () =>
+test("a bfloat16 SwiGLU matches float64 up to bfloat16 rounding", () =>
   onOneRank(async (ctx) => {
     using module = new SwiGLU(ctx, { ...sizes, dtype: "bfloat16" });
     using x = randn(ctx, [64, 3]);
@@ -59,7 +59,7 @@ test("of 16 bits, the product is rounded once", () =>
     expect(maxDifference(await out.read(), referenceGated(input, p, silu))).toBeLessThan(4 * 2 ** -8);
   }));
 
-test("keeps what gate and up give for the backward, and nothing that is computed of them", () =>
+test("SwiGLU saves only gate, up and their product for the backward", () =>
   onOneRank((ctx) => {
     using module = new SwiGLU(ctx, { embedDim: 8, hiddenDim: 1024 });
     const rows = 512;
@@ -74,7 +74,7 @@ test("keeps what gate and up give for the backward, and nothing that is computed
     expect(measureHeldBytes(() => module.forward(x))).toBe(3 * 4 * rows * 1024);
   }));
 
-test("a hook of the second layer receives its output before the gate", () =>
+test("a forward hook of the up projection receives its output before the gate is applied", () =>
   onOneRank(async (ctx) => {
     using module = new SwiGLU(ctx, { ...sizes, bias: true });
     using x = randn(ctx, [2, 3]);
@@ -104,7 +104,7 @@ test("dropout is the same on every mesh", async () => {
   expect(maxDifference((await runSharded(4)).flat(), expected!)).toBeLessThan(1e-6);
 });
 
-test("an empty shard gives an empty result, and options that do not exist are rejected", () =>
+test("an empty shard gives an empty result, and invalid options are rejected", () =>
   onOneRank((ctx) => {
     using module = new SwiGLU(ctx, sizes);
     using x = randn(ctx, [0, 3]);

@@ -100,7 +100,7 @@ async function collectErrors(size: number, body: (ctx: Context) => Promise<unkno
 const values = (model: Module) =>
   Promise.all([...model.stateDict()].map(async ([, each]: [string, Tensor]) => Array.from(await each.read())));
 
-test("one whole copy on each host, of the same bytes, which any of them opens alone", async () => {
+test("each host stores an identical, complete copy, which one rank can load alone", async () => {
   const hosts = new HostDirectories(["n0", "n1"]);
   const [losses] = await onMesh({ sp: 4 }, (ctx) => trainTo(ctx, 2, hosts));
   expect(hosts.bytes("n1")).toEqual(hosts.bytes("n0"));
@@ -112,7 +112,7 @@ test("one whole copy on each host, of the same bytes, which any of them opens al
 });
 
 test.each(["perHost", "rank0"] as const)(
-  "%s: a training that goes on with other hosts has the loss curve of one that was not interrupted",
+  "%s: a training that resumes on other hosts has the loss curve of an uninterrupted one",
   async (copies) => {
     const hosts = new HostDirectories(["n0", "n1", "n2"]);
     const lossesBefore = await onMesh({ sp: 2 }, (ctx) => trainTo(ctx, 3, hosts.selectHosts("n0", "n1"), copies));
@@ -125,7 +125,7 @@ test.each(["perHost", "rank0"] as const)(
   },
 );
 
-test("the newest step that is complete on any host is loaded by all, and each host has it then", async () => {
+test("all hosts load the newest complete checkpoint of any host, and store a copy of it", async () => {
   const hosts = new HostDirectories(["n0", "n1", "n2"]);
   await onMesh({ sp: 3 }, (ctx) => trainTo(ctx, 2, hosts));
   await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 4, hosts.selectHosts("n1")));
@@ -145,7 +145,7 @@ test("the newest step that is complete on any host is loaded by all, and each ho
   }
 });
 
-test("rank0: hosts that lack the file read a copy that is removed afterwards", async () => {
+test("rank0: hosts without the file read a copy that is removed afterwards", async () => {
   const hosts = new HostDirectories(["n0", "n1"]);
   await onMesh({ sp: 4 }, (ctx) => trainTo(ctx, 1, hosts, "rank0"));
   expect(hosts.files("n1")).toEqual([]);
@@ -157,7 +157,7 @@ test("rank0: hosts that lack the file read a copy that is removed afterwards", a
   expect(hosts.files("n1")).toEqual([]);
 });
 
-test("a file of several messages, whose length three does not divide", async () => {
+test("a file that is sent in several messages arrives unchanged", async () => {
   const hosts = new HostDirectories(["n0", "n1"]);
   const ranks = await onMesh({ sp: 2 }, async (ctx) => {
     using model = new Linear(ctx, 2049, 2048);
@@ -175,8 +175,8 @@ test("a file of several messages, whose length three does not divide", async () 
   expect(hosts.bytes("n1").equals(hosts.bytes("n0"))).toBe(true);
 });
 
-describe("a save that fails on one host leaves every host's good checkpoint", () => {
-  test("one host cannot write", async () => {
+describe("a save that fails on one host replaces no checkpoint", () => {
+  test("if one host cannot write", async () => {
     const hosts = new HostDirectories(["n0", "n1"]);
     await onMesh({ sp: 2 }, (ctx) => trainTo(ctx, 1, hosts));
     const bytesBefore = hosts.bytes("n0");
@@ -196,7 +196,7 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
     expect(hosts.bytes("n0")).toEqual(bytesBefore);
   });
 
-  test("parameters that differ between hosts", async () => {
+  test("if parameters differ between hosts", async () => {
     const hosts = new HostDirectories(["n0", "n1"]);
     const errors = await collectErrors(2, async (ctx) => {
       const training = buildTraining(ctx);
@@ -212,7 +212,7 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
     for (const name of hosts.names) expect(hosts.files(name)).toEqual([]);
   });
 
-  test("data that JSON cannot hold, on one rank", async () => {
+  test("if the data of one rank cannot be represented in JSON", async () => {
     const hosts = new HostDirectories(["n0", "n1"]);
     const errors = await collectErrors(2, async (ctx) => {
       const [path, options] = hosts.getCheckpointCall(ctx);
@@ -223,7 +223,7 @@ describe("a save that fails on one host leaves every host's good checkpoint", ()
   });
 });
 
-describe("hosts that hold different contents", () => {
+describe("loadCheckpoint from hosts with different contents", () => {
   const saveOnHosts = async (): Promise<HostDirectories> => {
     const hosts = new HostDirectories(["n0", "n1", "n2"]);
     await onMesh({ sp: 3 }, (ctx) => trainTo(ctx, 1, hosts));
@@ -235,7 +235,7 @@ describe("hosts that hold different contents", () => {
       await loadCheckpoint(ctx, path, buildTraining(ctx), options);
     });
 
-  test("of the same step: every rank rejects, naming the hosts", async () => {
+  test("rejects different contents of the same step on every rank, and names the hosts", async () => {
     const hosts = await saveOnHosts();
     const bytes = hosts.bytes("n2");
     bytes[bytes.length - 1]! ^= 1;
@@ -248,7 +248,7 @@ describe("hosts that hold different contents", () => {
     }
   });
 
-  test("of two trainings: the one with more steps does not win", async () => {
+  test("rejects checkpoints of two training runs, even if one has more steps", async () => {
     const hosts = await saveOnHosts();
     rmSync(hosts.path("n2"));
     await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 3, hosts.selectHosts("n2")));
@@ -259,7 +259,7 @@ describe("hosts that hold different contents", () => {
     }
   });
 
-  test("damaged on one host: it receives the good one, with a warning", async () => {
+  test("replaces a file that is damaged on one host by a valid copy, with a warning", async () => {
     const hosts = await saveOnHosts();
     const validBytes = hosts.bytes("n0");
     writeFileSync(hosts.path("n1"), validBytes.subarray(0, 200));
@@ -275,7 +275,7 @@ describe("hosts that hold different contents", () => {
     expect(hosts.bytes("n1")).toEqual(validBytes);
   });
 
-  test("damaged on all hosts, or on none", async () => {
+  test("rejects files that are damaged or missing on all hosts", async () => {
     const hosts = await saveOnHosts();
     for (const name of hosts.names) writeFileSync(hosts.path(name), hosts.bytes(name).subarray(0, 200));
     for (const error of await loadOnHosts(hosts))
@@ -290,7 +290,7 @@ describe("hosts that hold different contents", () => {
   });
 });
 
-test("a host that cannot store what it receives: all ranks reject, and none waits", async () => {
+test("all ranks reject if a host cannot store the file that it receives", async () => {
   const hosts = new HostDirectories(["n0", "n1"]);
   await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 1, hosts.selectHosts("n0")));
   const [rank0Error, rank1Error] = await collectErrors(2, async (ctx) => {
@@ -305,7 +305,7 @@ test("a host that cannot store what it receives: all ranks reject, and none wait
 test.each([
   ["a file that ends while it is sent", "short", /short: expected 13631488 bytes, received 1000/],
   ["a file that opens and cannot be read", ".", /EISDIR/],
-])("%s is an error of the sender, after the receiver has all messages", async (_, name, expectedError) => {
+])("%s causes an error on the sender, after the receiver has all messages", async (_, name, expectedError) => {
   const temporaryDirectory = directory();
   writeFileSync(join(temporaryDirectory, "short"), randomBytes(1000));
   const transfer = { path: join(temporaryDirectory, name), bytes: 13 * 2 ** 20, label: "test" };
@@ -321,7 +321,7 @@ test.each([
   expect(receivedBytes).toBe("13631488");
 });
 
-test("the host's name: the option, MOSAIC_HOST, else the host's own and the launcher's node", async () => {
+test("the host name is the option, MOSAIC_HOST, or the system's host name with the launcher's node", async () => {
   const path = join(directory(), "x");
   await onOneRank(async (ctx) => {
     using model = new Linear(ctx, 2, 1);

@@ -92,22 +92,22 @@ async function expectCurve(
   expect(readCopy("n2").equals(readCopy("n0"))).toBe(true);
 }
 
-test("a node is killed in the middle of training: the others go on from their own copies", async () => {
+test("after a node is killed during training, the others resume from their own copies", async () => {
   const job = launch("n1:dies:7");
   await expectCurve(job, { steps: 6, hosts: ["n0", "n2"] });
 });
 
-test("a node is killed while it saves, and another has not replaced its copy: that one receives the newer one", async () => {
+test("after a node is killed during a save, another node with an older copy receives the newer one", async () => {
   const job = launch("n1:dies-unpublished:6", "n2:hangs-unpublished:6");
   await expectCurve(job, { steps: 6, hosts: ["n0"] });
 });
 
-test("the first host has not replaced its copy: it receives the newer one", async () => {
+test("after a node is killed during a save, the first node, with an older copy, receives the newer one", async () => {
   const job = launch("n1:dies-unpublished:6", "n0:hangs-unpublished:6");
   await expectCurve(job, { steps: 6, hosts: ["n2"] });
 });
 
-test("a node's cable is cut: it ends with 75, the others go on", async () => {
+test("a node that loses its network link exits with code 75, and the others resume", async () => {
   const job = launch("n1:hangs:8");
   const [, partitionedNode] = job.nodes;
   await expect.poll(() => partitionedNode!.output(), { timeout: 30_000 }).toContain("hangs");

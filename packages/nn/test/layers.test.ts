@@ -36,7 +36,7 @@ function norm(
   });
 }
 
-describe("forward and every gradient equal float64's", () => {
+describe("forward and every gradient match float64", () => {
   test("LayerNorm", () =>
     onOneRank(async (ctx) => {
       using module = new LayerNorm(ctx, 5, { epsilon: 1e-3 });
@@ -61,7 +61,7 @@ describe("forward and every gradient equal float64's", () => {
       await checkLayer(ctx, { module, forward: (x) => module.forward(x), shape: [2, 3, 5], reference });
     }));
 
-  test("RMSNorm as in Gemma: the weight is what is added to 1, and zero at first", () =>
+  test("RMSNorm as in Gemma, whose weight is added to 1 and initially zero", () =>
     onOneRank(async (ctx) => {
       using module = new RMSNorm(ctx, 5, { weightOffset: 1 });
       expect(Array.from(await module.weight.read())).toEqual([0, 0, 0, 0, 0]);
@@ -159,14 +159,14 @@ describe("Embedding", () => {
     }),
   );
 
-  test("is drawn from N(0, std²)", () =>
+  test("initializes its weight from N(0, std²)", () =>
     onOneRank(async (ctx) => {
       using table = new Embedding(ctx, 100, 50, { std: 0.02 });
       const values = Array.from(await table.weight.read());
       expect(Math.sqrt(mean(values.map((value) => value ** 2))) / 0.02).toBeCloseTo(1, 1);
     }));
 
-  test.each([[7], [-1], [1.5], [Number.NaN]])("rejects token %d, with an error that reports so", (token) =>
+  test.each([[7], [-1], [1.5], [Number.NaN]])("rejects token %d with an error that names the valid range", (token) =>
     onOneRank(async (ctx) => {
       using table = new Embedding(ctx, 7, 2);
       using tokens = fromArray(ctx, [0, token], [2]);
@@ -183,7 +183,7 @@ describe("Embedding", () => {
   );
 });
 
-test("containers name, iterate and switch their modules", () =>
+test("ModuleList names and iterates its modules, and switches their training mode", () =>
   onOneRank(async (ctx) => {
     using moduleList = new ModuleList([new MLP(ctx, { embedDim: 2 }), new MLP(ctx, { embedDim: 2 })]);
     expect([...moduleList].length).toBe(2);
@@ -197,7 +197,7 @@ test("containers name, iterate and switch their modules", () =>
     expect(() => new Sequential().forward(x)).toThrow(/at least one layer/);
   }));
 
-test("a tied table is one parameter to an optimizer, and gathers both gradients", () =>
+test("a tied table accumulates the gradients of both uses, and an optimizer updates it once", () =>
   onOneRank(async (ctx) => {
     class TiedEmbeddings extends ModuleList<Embedding> {
       readonly head = this.addParameter("head", this.at(0)!.weight);
@@ -217,7 +217,7 @@ test("a tied table is one parameter to an optimizer, and gathers both gradients"
     expect(Math.abs(weightAfter[2]! - a!)).toBeCloseTo(0.5, 5);
   }));
 
-test("options that do not exist or are out of range are rejected", () =>
+test("unknown and out-of-range options are rejected", () =>
   onOneRank((ctx) => {
     for (const createInvalid of [
       () => new Embedding(ctx, 0, 3),
@@ -236,7 +236,7 @@ test("options that do not exist or are out of range are rejected", () =>
     expect(() => embedding(x, x)).toThrow(/a table \[V,E\]/);
   }));
 
-test("Sequential releases what lies between layers, and nothing that it did not make or that was kept", () =>
+test("Sequential disposes tensors between layers, except those that it did not create or that are kept", () =>
   onOneRank(async (ctx) => {
     class Identity extends Module {
       forward(x: Tensor): Tensor {

@@ -96,7 +96,7 @@ async function runLoss(
   return Promise.all([loss, ...gradients].map(async (each) => Array.from(await each.read())));
 }
 
-describe("loss and every gradient equal float64's", () => {
+describe("loss and every gradient match float64", () => {
   const cases: readonly LinearCrossEntropyOptions[] = [
     {},
     { chunkRows: 1 },
@@ -119,25 +119,27 @@ describe("loss and every gradient equal float64's", () => {
   );
 });
 
-test.each(["float32", "bfloat16", "float16"] as const)("is as exact as with the logits as a whole, %s", (dtype) =>
-  onOneRank(async (ctx) => {
-    const roundValues = async (values: readonly number[]) => {
-      using x = fromArray(ctx, values, [values.length], { dtype });
-      return Array.from(await x.read());
-    };
-    const values = { x: await roundValues(input), weight: await roundValues(weight), bias: await roundValues(bias) };
-    const expected = [[referenceLoss(values, {})], ...referenceGradients(values, {})];
-    const fused = await runLoss(ctx, { dtype, options: { chunkRows: 5 } });
-    const unfusedGradients = await runLoss(ctx, { dtype, isUnfused: true });
-    // The reference is exact to about 1e-9. A 16-bit gradient is rounded once more, at the end.
-    const unit = { float32: 2 ** -23, bfloat16: 2 ** -8, float16: 2 ** -11 }[dtype];
-    for (const [i, expectedValues] of expected.entries()) {
-      const tolerance = 2 * Math.max(maxDifference(unfusedGradients[i]!, expectedValues), unit / 2);
-      expect(maxDifference(fused[i]!, expectedValues), ["loss", "x", "weight", "bias"][i]).toBeLessThanOrEqual(
-        tolerance,
-      );
-    }
-  }),
+test.each(["float32", "bfloat16", "float16"] as const)(
+  "linearCrossEntropy is as exact as crossEntropy of all logits, %s",
+  (dtype) =>
+    onOneRank(async (ctx) => {
+      const roundValues = async (values: readonly number[]) => {
+        using x = fromArray(ctx, values, [values.length], { dtype });
+        return Array.from(await x.read());
+      };
+      const values = { x: await roundValues(input), weight: await roundValues(weight), bias: await roundValues(bias) };
+      const expected = [[referenceLoss(values, {})], ...referenceGradients(values, {})];
+      const fused = await runLoss(ctx, { dtype, options: { chunkRows: 5 } });
+      const unfusedGradients = await runLoss(ctx, { dtype, isUnfused: true });
+      // The reference is exact to about 1e-9. A 16-bit gradient is rounded once more, at the end.
+      const unit = { float32: 2 ** -23, bfloat16: 2 ** -8, float16: 2 ** -11 }[dtype];
+      for (const [i, expectedValues] of expected.entries()) {
+        const tolerance = 2 * Math.max(maxDifference(unfusedGradients[i]!, expectedValues), unit / 2);
+        expect(maxDifference(fused[i]!, expectedValues), ["loss", "x", "weight", "bias"][i]).toBeLessThanOrEqual(
+          tolerance,
+        );
+      }
+    }),
 );
 
 /** Returns loss and gradients of this rank's part of the rows. */
@@ -161,7 +163,7 @@ async function computeOnRank(ctx: Context, isFused: boolean): Promise<number[]> 
 
 const meshes: readonly Coordinate[] = [{ sp: 2 }, { sp: 4 }, { dp: 2, sp: 2 }, { dp: 3, sp: 2 }];
 
-test("the mean and its gradients are the same on every mesh, and those of crossEntropy", async () => {
+test("the mean and its gradients are the same on every mesh, and match crossEntropy", async () => {
   const [expected] = await onMesh({ sp: 1 }, (ctx) => computeOnRank(ctx, false));
   for (const mesh of meshes) {
     const actual = await onMesh(mesh, (ctx) => computeOnRank(ctx, true));
@@ -172,7 +174,7 @@ test("the mean and its gradients are the same on every mesh, and those of crossE
   }
 });
 
-test("a rank without rows takes part, with gradients of zero", async () => {
+test("a rank without rows participates with gradients of zero", async () => {
   const losses = await onMesh({ sp: 2 }, async (ctx) => {
     const count = ctx.rank === 0 ? 4 : 0;
     using head = new Linear(ctx, features, classes);
@@ -202,7 +204,7 @@ async function measurePeak(
   return { loss: await loss.item(), bytes: device.memory().peak - allocatedBefore };
 }
 
-describe("memory at a vocabulary of 128 k", () => {
+describe("peak memory", () => {
   const sizes = { count: 256, width: 16, vocabulary: 131_072 };
   const logits = 4 * sizes.count * sizes.vocabulary;
   const countGradientBytes = ({ count, width, vocabulary }: typeof sizes) => 4 * width * (vocabulary + count);
@@ -228,19 +230,21 @@ describe("memory at a vocabulary of 128 k", () => {
     return await measurePeak(ctx, () => computeLoss(head, x, target));
   }
 
-  test.each([8, 32])("is that of two chunks of %d rows beside the gradients, not of the logits", (chunkRows) =>
-    onOneRank(async (ctx) => {
-      const fused = await measureLossPeak(ctx, (head, x, target) =>
-        linearCrossEntropy(ctx, x, head, target, { chunkRows }),
-      );
-      const expected = 2 * 4 * chunkRows * sizes.vocabulary + countGradientBytes(sizes);
-      expect(fused.bytes).toBeGreaterThanOrEqual(expected);
-      expect(fused.bytes).toBeLessThan(expected + MIN_CHUNK_BYTES);
-      expect(fused.bytes).toBeLessThan(logits);
-    }),
+  test.each([8, 32])(
+    "is that of the gradients and two chunks of %d rows, and less than that of all logits",
+    (chunkRows) =>
+      onOneRank(async (ctx) => {
+        const fused = await measureLossPeak(ctx, (head, x, target) =>
+          linearCrossEntropy(ctx, x, head, target, { chunkRows }),
+        );
+        const expected = 2 * 4 * chunkRows * sizes.vocabulary + countGradientBytes(sizes);
+        expect(fused.bytes).toBeGreaterThanOrEqual(expected);
+        expect(fused.bytes).toBeLessThan(expected + MIN_CHUNK_BYTES);
+        expect(fused.bytes).toBeLessThan(logits);
+      }),
   );
 
-  test("is one chunk, where no gradient is needed", () =>
+  test("is at most one chunk if no gradient is required", () =>
     onOneRank(async (ctx) => {
       const fused = await measureLossPeak(ctx, (head, x, target) =>
         noGrad(() => linearCrossEntropy(ctx, x, head, target, { chunkRows: 8 })),
@@ -252,7 +256,7 @@ describe("memory at a vocabulary of 128 k", () => {
     [{ count: 1024, width: 4, vocabulary: 8192 }, 256],
     [{ count: 1024, width: 64, vocabulary: 128 }, 512],
     [{ count: 100, width: 4, vocabulary: 8192 }, 100],
-  ])("of %j is by default that of chunks of %d rows", (otherSizes, chunkRows) =>
+  ])("with sizes %j is by default that of chunks of %d rows", (otherSizes, chunkRows) =>
     onOneRank(async (ctx) => {
       const fused = await measureLossPeak(
         ctx,
@@ -265,7 +269,7 @@ describe("memory at a vocabulary of 128 k", () => {
     }),
   );
 
-  test("is a fraction of that with the logits as a whole, of which there are two at least", () =>
+  test("is less than an eighth of the peak of crossEntropy, which holds all logits twice", () =>
     onOneRank(async (ctx) => {
       const options = { chunkRows: 16 };
       const fused = await measureLossPeak(ctx, (head, x, target) => linearCrossEntropy(ctx, x, head, target, options));
@@ -276,7 +280,7 @@ describe("memory at a vocabulary of 128 k", () => {
     }));
 });
 
-test("in a checkpoint, of micro-batches, and without a gradient it is the same", () =>
+test("the loss is the same in a checkpoint, over micro-batches and without a gradient", () =>
   onOneRank(async (ctx) => {
     using head = new Linear(ctx, features, classes);
     using x = fromArray(ctx, input, [rows, features]);
@@ -298,7 +302,7 @@ test("in a checkpoint, of micro-batches, and without a gradient it is the same",
     expect([referenceLossTensor.requiresGrad, await referenceLossTensor.item()]).toEqual([false, expected[0]]);
   }));
 
-test("only what is asked for gets a gradient, and nothing is left behind", () =>
+test("only tensors that require a gradient receive one, and all memory is released", () =>
   onOneRank(async (ctx) => {
     const allocatedBefore = ctx.device.memory().allocated;
     for (const dtype of ["float32", "bfloat16"] as const) {
@@ -318,7 +322,7 @@ test("only what is asked for gets a gradient, and nothing is left behind", () =>
     expect(ctx.device.memory().allocated).toBe(allocatedBefore);
   }));
 
-test("reports what does not fit", () =>
+test("invalid shapes, dtypes and options are rejected", () =>
   onOneRank((ctx) => {
     using x = fromArray(ctx, input, [rows, features]);
     using target = fromArray(ctx, targets, [rows]);

@@ -23,7 +23,7 @@ const optimizers: readonly [string, (model: Module, options?: OptimizerOptions) 
 ];
 
 test.each(optimizers)(
-  "%s rejects them on every rank, with nothing moved, and steps once they are reduced",
+  "%s rejects unreduced gradients on every rank, changes no parameter, and steps once they are reduced",
   async (kind, createOptimizer) => {
     const weights = await onMesh({ dp: 2, sp: 2 }, async (ctx) => {
       using model = new Linear(ctx, 2, 2);
@@ -45,7 +45,7 @@ test.each(optimizers)(
   },
 );
 
-test("accumulated gradients are reduced once, after the last backward", () =>
+test("accumulated gradients must be reduced after the last backward", () =>
   onMesh({ sp: 2 }, (ctx) => {
     using model = new Linear(ctx, 2, 2);
     using optimizer = new AdamW(model);
@@ -61,7 +61,7 @@ test("accumulated gradients are reduced once, after the last backward", () =>
     optimizer.step(); // without gradients nothing moves
   }));
 
-test("a gradient that was set, and a frozen parameter, are not refused", () =>
+test("a gradient that the program sets and a frozen parameter are accepted", () =>
   onMesh({ sp: 2 }, (ctx) => {
     using model = new Linear(ctx, 2, 2);
     using optimizer = new AdamW(model);
@@ -72,7 +72,7 @@ test("a gradient that was set, and a frozen parameter, are not refused", () =>
     optimizer.step();
   }));
 
-test("allowLocalGradients is for ranks that train models of their own", async () => {
+test("allowLocalGradients lets each rank train a model of its own", async () => {
   const weights = await onMesh({ sp: 2 }, async (ctx) => {
     using model = new Linear(ctx, 2, 2);
     using optimizer = new AdamW(model, { allowLocalGradients: true });
@@ -83,7 +83,7 @@ test("allowLocalGradients is for ranks that train models of their own", async ()
   expect(weights[0]).not.toEqual(weights[1]);
 });
 
-test("one rank reduces nothing", () =>
+test("one rank steps without reduceGradients", () =>
   onMesh({ sp: 1 }, (ctx) => {
     using model = new Linear(ctx, 2, 2);
     using optimizer = new AdamW(model);

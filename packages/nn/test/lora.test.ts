@@ -38,7 +38,7 @@ import { onOneRank, onMesh } from "./reference/world.ts";
 const [inFeatures, outFeatures, rank, alpha] = [4, 3, 2, 5];
 
 describe("LoRA", () => {
-  test("and the gradients of x, A and B equal float64's; the base gets none", () =>
+  test("matches float64, as do the gradients of x, A and B; the base gets no gradient", () =>
     onOneRank(async (ctx) => {
       using module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank, alpha });
       const p = Object.fromEntries(
@@ -78,7 +78,7 @@ describe("LoRA", () => {
       }
     }));
 
-  test("changes nothing at first, and A is drawn as a Linear's weight", () =>
+  test("does not change the output at first, and initializes A like the weight of a Linear", () =>
     onOneRank(async (ctx) => {
       const base = new Linear(ctx, 64, 8);
       using x = randn(ctx, [5, 64]);
@@ -95,7 +95,7 @@ describe("LoRA", () => {
       expect(module.scale).toBe(1);
     }));
 
-  test("drops what A receives, the base nothing, and nothing after eval()", () =>
+  test("applies dropout only to the input of A, and none after eval()", () =>
     onOneRank(async (ctx) => {
       using module = new LoRA(ctx, new Linear(ctx, 1, 1, { bias: false }), { rank: 1, alpha: 1, dropout: 0.5 });
       for (const parameter of module.parameters()) ctx.device.kernels.fill(parameter, 1);
@@ -106,7 +106,7 @@ describe("LoRA", () => {
       expect(new Set(await evalOutput.read())).toEqual(new Set([2]));
     }));
 
-  test("trains to the same adapters on every mesh, and moves nothing else", async () => {
+  test("trains to the same adapters on every mesh, and leaves the base unchanged", async () => {
     const runOnMesh = (mesh: { dp?: number; sp: number }) =>
       onMesh(mesh, async (ctx) => {
         using module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank, dropout: 0.25 });
@@ -140,9 +140,9 @@ describe("LoRA", () => {
   });
 });
 
-describe("merged", () => {
+describe("merged LoRA", () => {
   test.each(["float32", "bfloat16"] as const)(
-    "it is one product of a weight rounded once, and unmerged it is, bit for bit, what it was, %s",
+    "rounds the merged weight once, and restores the output bit for bit when unmerged, %s",
     (dtype) =>
       onOneRank(async (ctx) => {
         using module = new LoRA(ctx, new Linear(ctx, 16, 8, { dtype }), { rank, alpha });
@@ -180,7 +180,7 @@ describe("merged", () => {
       }),
   );
 
-  test("it follows the adapters that are loaded, and its state dict is that of one that is not", () =>
+  test("follows changes of the adapters, and has the names of unmerged LoRA in its state dict", () =>
     onOneRank(async (ctx) => {
       using module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank });
       using x = randn(ctx, [2, inFeatures]);
@@ -195,7 +195,7 @@ describe("merged", () => {
       expect(maxDifference(await outputAfter.read(), await outputBefore.read())).toBeGreaterThan(1e-2);
     }));
 
-  test("it cannot be trained", () =>
+  test("cannot be trained", () =>
     onOneRank((ctx) => {
       using module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank });
       using x = randn(ctx, [2, inFeatures]);
@@ -218,7 +218,7 @@ class Model extends Module {
   }
 }
 
-test("the adapters of a model alone are saved, and loaded into another of the same base", () =>
+test("adapters are saved without the base, and load into another model of the same base", () =>
   onOneRank(async (ctx) => {
     const createModel = () =>
       new Model(new RMSNorm(ctx, inFeatures), new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank }));
@@ -238,7 +238,7 @@ test("the adapters of a model alone are saved, and loaded into another of the sa
     expect(await model.stateDict().get("layers.1.base_layer.weight")!.read()).toEqual(base);
   }));
 
-test("markOnlyLoRATrainable freezes the rest, which then takes no gradient and no optimizer state", () =>
+test("markOnlyLoRATrainable freezes other parameters, which get no gradient and no optimizer state", () =>
   onOneRank((ctx) => {
     using model = new Model(
       new RMSNorm(ctx, inFeatures),
@@ -283,7 +283,7 @@ describe("addLoRA", () => {
   const targets = ["qkv_proj", "0.down_proj"];
   const options = { targets, rank: 2, alpha: 4, dropout: 0.25, sharding: { placement: "zigzag" } } as const;
 
-  test("adapts the layers that are named, freezes the rest, and trains alike on every mesh", async () => {
+  test("adapts the named layers, freezes the others, and trains to the same output on one and four ranks", async () => {
     const runOnMesh = (sp: number) =>
       onMesh({ sp }, async (ctx) => {
         using model = new Block(ctx);
@@ -316,7 +316,7 @@ describe("addLoRA", () => {
     for (const actual of await runOnMesh(4)) expect(maxDifference(actual, expected!)).toBeLessThan(1e-5);
   });
 
-  test("keeps whether a model is trained, and one adapter for a layer that is shared", () =>
+  test("keeps the training mode, and creates one adapter for a shared layer", () =>
     onOneRank((ctx) => {
       const layer = new Linear(ctx, 4, 4);
       using sharedLayerModel = new Sequential(layer, layer).eval();
@@ -332,7 +332,7 @@ describe("addLoRA", () => {
       );
     }));
 
-  test("rejects names of nothing, and layers out of reach", () =>
+  test("rejects names that match no layer, and layers that it cannot replace", () =>
     onOneRank((ctx) => {
       using model = new Block(ctx);
       const names = [...model.stateDict().keys()];
@@ -357,7 +357,7 @@ describe("addLoRA", () => {
     }));
 });
 
-test("disposes all it holds, and rejects what is no Linear and options that are none", () =>
+test("LoRA frees its memory on dispose, and rejects invalid options and layers other than Linear", () =>
   onOneRank((ctx) => {
     const allocatedBefore = ctx.device.memory().allocated;
     const module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank });

@@ -35,7 +35,7 @@ function referenceLoss(x: readonly number[], smoothing = 0): number {
 }
 
 describe("cross-entropy", () => {
-  test.each([0, 0.1, 1])("and its gradient equal float64's, smoothing %d", (labelSmoothing) =>
+  test.each([0, 0.1, 1])("matches float64 in value and gradient, smoothing %d", (labelSmoothing) =>
     onOneRank(async (ctx) => {
       using x = fromArray(ctx, logits, [3, 4, classes]);
       x.requiresGrad = true;
@@ -50,7 +50,7 @@ describe("cross-entropy", () => {
     }),
   );
 
-  test("of 16-bit logits is float32, and its gradient of their dtype", () =>
+  test("is float32 for 16-bit logits, with a gradient of their dtype", () =>
     onOneRank(async (ctx) => {
       using float32Logits = fromArray(ctx, logits, [rows, classes]);
       using x = float32Logits.to("bfloat16").detach();
@@ -65,7 +65,7 @@ describe("cross-entropy", () => {
       );
     }));
 
-  test("pairs of micro-batches add up to the whole", () =>
+  test("is the mean of the summed pairs of micro-batches", () =>
     onOneRank(async (ctx) => {
       using x = fromArray(ctx, logits, [rows, classes]);
       using target = fromArray(ctx, targets, [rows]);
@@ -76,7 +76,7 @@ describe("cross-entropy", () => {
       expect(Math.abs((await loss.item()) - referenceLoss(logits))).toBeLessThan(1e-6);
     }));
 
-  test("nothing that counts gives NaN, as in PyTorch; another ignoreIndex is obeyed; large logits are no problem", () =>
+  test("is NaN without valid targets, as in PyTorch, and supports another ignoreIndex and large logits", () =>
     onOneRank(async (ctx) => {
       using x = fromArray(ctx, [1e4, -1e4, 0, 0], [2, 2]);
       using ignoredTargets = fromArray(ctx, [-100, -100], [2]);
@@ -85,7 +85,7 @@ describe("cross-entropy", () => {
       expect(await crossEntropy(ctx, x, validTargets, { ignoreIndex: 0 }).item()).toBe(20_000);
     }));
 
-  test("reports what does not fit", () =>
+  test("rejects invalid shapes and options", () =>
     onOneRank((ctx) => {
       using x = fromArray(ctx, logits, [rows, classes]);
       using shortTargets = fromArray(ctx, targets.slice(1), [rows - 1]);
@@ -100,7 +100,7 @@ describe("cross-entropy", () => {
       expect(() => lossTerms(x, target)).toThrow(/weights \[12,5\]/);
     }));
 
-  test("a target that is no class fails, and reports so", async () => {
+  test("reports a target that is not a class", async () => {
     // Closing a failed device also fails. This test checks the error of the loss itself.
     let error: unknown;
     const closedContext = onOneRank(async (ctx) => {
@@ -119,7 +119,7 @@ describe("cross-entropy", () => {
   });
 });
 
-test("mean squared error and its gradient equal float64's, with weights and without", () =>
+test("mean squared error and its gradient match float64, with and without weights", () =>
   onOneRank(async (ctx) => {
     const [a, b, weights] = [generateNumbers(12, 3), generateNumbers(12, 4), generateNumbers(12, 5).map(Math.abs)];
     for (const lossWeights of [undefined, weights]) {
@@ -174,21 +174,18 @@ const meshes: readonly Coordinate[] = [
   { dp: 4, node: 1, gpu: 3 },
 ];
 
-test.each(["crossEntropy", "mseLoss"] as const)(
-  "%s and the gradients it gives are the same on every mesh",
-  async (kind) => {
-    const [expected] = await onMesh({ sp: 1 }, (ctx) => computeGradients(ctx, kind));
-    for (const mesh of meshes) {
-      const actual = await onMesh(mesh, (ctx) => computeGradients(ctx, kind));
-      for (const values of actual) {
-        expect(values).toEqual(actual[0]);
-        expect(maxDifference(values, expected!), JSON.stringify(mesh)).toBeLessThan(1e-6);
-      }
+test.each(["crossEntropy", "mseLoss"] as const)("%s and its gradients are the same on every mesh", async (kind) => {
+  const [expected] = await onMesh({ sp: 1 }, (ctx) => computeGradients(ctx, kind));
+  for (const mesh of meshes) {
+    const actual = await onMesh(mesh, (ctx) => computeGradients(ctx, kind));
+    for (const values of actual) {
+      expect(values).toEqual(actual[0]);
+      expect(maxDifference(values, expected!), JSON.stringify(mesh)).toBeLessThan(1e-6);
     }
-  },
-);
+  }
+});
 
-test("and right in float64, too", async () => {
+test("crossEntropy on a mesh matches float64", async () => {
   const [weight, bias] = await onOneRank(async (ctx) => {
     using layer = new Linear(ctx, 3, classes);
     return Promise.all(layer.parameters().map(async (each) => Array.from(await each.read())));
@@ -197,7 +194,7 @@ test("and right in float64, too", async () => {
   expect(actual![0]).toBeCloseTo(referenceLoss(linear(inputs, weight!, bias!)), 5);
 });
 
-test("a rank without rows takes part: its pair is (0, 0)", async () => {
+test("a rank without rows contributes nothing, and has the loss of the other rank", async () => {
   const losses = await onMesh({ sp: 2 }, async (ctx) => {
     const count = ctx.rank === 0 ? 2 : 0;
     using x = fromArray(ctx, [0, 2, 1, 0].slice(0, 2 * count), [count, 2]);
@@ -212,7 +209,7 @@ test("a rank without rows takes part: its pair is (0, 0)", async () => {
   expect(losses[1]).toBe(losses[0]);
 });
 
-test("counts of ranks add up without rounding, where float32 stops counting; fractions and small counts too", async () => {
+test("meanOverMesh adds large, small and fractional counts of ranks without intermediate rounding", async () => {
   const lossPairs = [
     [2 ** 24 + 4, 2 ** 24],
     [0, 1],
@@ -244,7 +241,7 @@ test("counts of ranks add up without rounding, where float32 stops counting; fra
   ).toBe(1);
 });
 
-test("parameters that nobody used get zeros, frozen ones nothing, on one rank as on two", async () => {
+test("reduceGradients sets zeros for unused parameters, but not for frozen ones, on one and two ranks", async () => {
   for (const mesh of [{ sp: 1 }, { sp: 2 }]) {
     await onMesh(mesh, async (ctx) => {
       using layer = new Linear(ctx, 2, 2);
@@ -257,7 +254,7 @@ test("parameters that nobody used get zeros, frozen ones nothing, on one rank as
   }
 });
 
-test("losses with weights release all memory", () =>
+test("weighted losses release all memory", () =>
   onOneRank(async (ctx) => {
     const allocatedBefore = ctx.device.memory().allocated;
     for (const dtype of ["float32", "bfloat16"] as const) {

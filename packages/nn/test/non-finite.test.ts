@@ -29,7 +29,7 @@ function buildTraining(ctx: Context, Kind: (typeof kinds)[number], options: Opti
 
 describe.each(kinds)("%o", (Kind) => {
   test.each([Number.NaN, Number.POSITIVE_INFINITY, Number.NEGATIVE_INFINITY])(
-    "stops at a gradient of %d, and names its parameter and its step",
+    "reports a gradient of %d with its parameter and step, and rejects further steps",
     async (value) => {
       await onOneRank(async (ctx) => {
         using training = buildTraining(ctx, Kind, { errorIfNonFinite: true });
@@ -52,7 +52,7 @@ describe.each(kinds)("%o", (Kind) => {
     },
   );
 
-  test("stops at a loss that is not finite, and takes only a scalar", async () => {
+  test("reports a loss that is not finite, and rejects a loss that is not a scalar", async () => {
     await onOneRank(async (ctx) => {
       using made = buildTraining(ctx, Kind, { errorIfNonFinite: true });
       using loss = fromArray(ctx, [Number.NaN], []);
@@ -64,7 +64,7 @@ describe.each(kinds)("%o", (Kind) => {
     });
   });
 
-  test("without the option nothing is measured, and with it nothing else changes", async () => {
+  test("checks nothing without errorIfNonFinite, and gives the same parameters with it", async () => {
     await onOneRank(async (ctx) => {
       using uncheckedTraining = buildTraining(ctx, Kind);
       uncheckedTraining.gradients({ [uncheckedTraining.names[0]!]: Number.NaN });
@@ -87,19 +87,24 @@ describe.each(kinds)("%o", (Kind) => {
     });
   });
 
-  test.each([Number.NaN, Number.POSITIVE_INFINITY, -1])("a schedule that returns %d moves nothing", async (factor) => {
-    await onOneRank(async (ctx) => {
-      using made = buildTraining(ctx, Kind, { schedule: () => factor });
-      made.gradients();
-      const parametersBefore = await made.read();
-      expect(() => made.optimizer.step()).toThrow(OptionError);
-      expect(() => made.optimizer.step()).toThrow(/step 0: expected a finite learning rate lr · schedule\(step\) ≥ 0/);
-      expect(await made.read()).toEqual(parametersBefore);
-      expect(made.optimizer.steps).toBe(0);
-    });
-  });
+  test.each([Number.NaN, Number.POSITIVE_INFINITY, -1])(
+    "rejects a schedule that returns %d, and changes no parameter",
+    async (factor) => {
+      await onOneRank(async (ctx) => {
+        using made = buildTraining(ctx, Kind, { schedule: () => factor });
+        made.gradients();
+        const parametersBefore = await made.read();
+        expect(() => made.optimizer.step()).toThrow(OptionError);
+        expect(() => made.optimizer.step()).toThrow(
+          /step 0: expected a finite learning rate lr · schedule\(step\) ≥ 0/,
+        );
+        expect(await made.read()).toEqual(parametersBefore);
+        expect(made.optimizer.steps).toBe(0);
+      });
+    },
+  );
 
-  test("a step after the model was disposed is rejected", async () => {
+  test("rejects a step after the model was disposed", async () => {
     await onOneRank(async (ctx) => {
       const { model, optimizer } = buildTraining(ctx, Kind);
       model[Symbol.dispose]();
@@ -110,18 +115,23 @@ describe.each(kinds)("%o", (Kind) => {
     });
   });
 
-  test.each([Number.NaN, Number.POSITIVE_INFINITY, -1])("a parameter's own factor of %d is rejected", async (value) => {
-    await onOneRank(async (ctx) => {
-      using model = new Linear(ctx, 2, 1);
-      for (const name of ["lrScale", "weightDecay"]) {
-        const forParameter = () => ({ [name]: value });
-        expect(() => new Kind(model, { forParameter })).toThrow(new RegExp(`${name}: expected a number ≥ 0, received`));
-      }
-      for (const name of ["lr", "weightDecay", "epsilon"]) {
-        expect(() => new Kind(model, { [name]: value })).toThrow(
-          new RegExp(`${name}: expected a number ≥ 0, received`),
-        );
-      }
-    });
-  });
+  test.each([Number.NaN, Number.POSITIVE_INFINITY, -1])(
+    "rejects options and factors of single parameters of %d",
+    async (value) => {
+      await onOneRank(async (ctx) => {
+        using model = new Linear(ctx, 2, 1);
+        for (const name of ["lrScale", "weightDecay"]) {
+          const forParameter = () => ({ [name]: value });
+          expect(() => new Kind(model, { forParameter })).toThrow(
+            new RegExp(`${name}: expected a number ≥ 0, received`),
+          );
+        }
+        for (const name of ["lr", "weightDecay", "epsilon"]) {
+          expect(() => new Kind(model, { [name]: value })).toThrow(
+            new RegExp(`${name}: expected a number ≥ 0, received`),
+          );
+        }
+      });
+    },
+  );
 });

@@ -5,13 +5,13 @@ import { AdamW, NonFiniteError, ScheduleFreeAdamW } from "../src/index.ts";
 import { PointModel } from "./reference/point-model.ts";
 import { onOneRank } from "./reference/world.ts";
 
-describe("weights that are loaded after the optimizer was made", () => {
+describe("weights that are loaded after the optimizer was created", () => {
   const load = (ctx: Context, model: PointModel, values: readonly number[], dtype: DType = "float32"): void => {
     using x = fromArray(ctx, values, [values.length], { dtype });
     model.loadStateDict(new Map([["x", x]]));
   };
 
-  test("are what a schedule-free optimizer starts from", () =>
+  test("are the start of a schedule-free optimizer, and are rejected in evaluation mode", () =>
     onOneRank(async (ctx) => {
       using model = new PointModel(fromArray(ctx, [1, 1], [2]));
       using optimizer = new ScheduleFreeAdamW(model, { lr: 0.01 });
@@ -25,7 +25,7 @@ describe("weights that are loaded after the optimizer was made", () => {
       optimizer.zeroGrad();
     }));
 
-  test("move on in 16 bits; elements with the same bits keep those of their float32 copy", () =>
+  test("replace the elements of the float32 master copy whose 16 bits differ", () =>
     onOneRank(async (ctx) => {
       const dtype = "bfloat16";
       using model = new PointModel(fromArray(ctx, [1, 1, 1, 1], [4], { dtype }));
@@ -48,7 +48,7 @@ describe("weights that are loaded after the optimizer was made", () => {
     }));
 });
 
-test("a parameter that was frozen when the optimizer was made is an error once it has a gradient", () =>
+test("a gradient of a parameter that was frozen when the optimizer was created is rejected", () =>
   onOneRank((ctx) => {
     using model = new PointModel(fromArray(ctx, [1, 1], [2]));
     model.x.requiresGrad = false;
@@ -62,7 +62,7 @@ test("a parameter that was frozen when the optimizer was made is an error once i
     model.x.grad.dispose();
   }));
 
-test("a state of no number of steps is rejected, and one that fits ends the failure of an earlier step", () =>
+test("a state with invalid steps is rejected, and loading a valid one clears an earlier failure", () =>
   onOneRank(async (ctx) => {
     using model = new PointModel(fromArray(ctx, [1, 1], [2]));
     using optimizer = new AdamW(model, { errorIfNonFinite: true });
@@ -82,7 +82,7 @@ test("a state of no number of steps is rejected, and one that fits ends the fail
     optimizer.zeroGrad();
   }));
 
-test("a parameter whose gradients begin late moves as in its own first step, also after its state was loaded", () =>
+test("a parameter counts its own steps from its first gradient, even if the optimizer state was loaded", () =>
   onOneRank(async (ctx) => {
     class TwoPoints extends Module {
       readonly early = this.addParameter("early", fromArray(ctx, [0], [1]));

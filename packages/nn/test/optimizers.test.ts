@@ -105,7 +105,7 @@ function checkScheduleFreePath(
   });
 }
 
-describe("follows float64's trajectory", () => {
+describe("optimizers follow the trajectory in float64", () => {
   test.each([
     { lr: 0.05, weightDecay: 0.1, betas: [0.9, 0.999] },
     { lr: 0.02, weightDecay: 0, betas: [0.5, 0.9], schedule: linearWarmup(7, cosine(30, { end: 0.1 })) },
@@ -141,7 +141,7 @@ describe("follows float64's trajectory", () => {
     expect(maxDifference(average, expected.at(-1)!.x)).toBeLessThan(1e-5);
   });
 
-  test("a parameter of 16 bits through a float32 master copy", async () => {
+  test("AdamW accumulates small updates of a bfloat16 parameter", async () => {
     const options = { lr: 1e-4, weightDecay: 0 };
     const visitedPoints = await recordPath((model) => new AdamW(model, options), "bfloat16");
     // Updates far below the spacing of bfloat16 accumulate instead of being lost.
@@ -150,7 +150,7 @@ describe("follows float64's trajectory", () => {
   });
 });
 
-test("evaluating schedule-free changes not one bit of the training", async () => {
+test("evaluation of a schedule-free optimizer does not change the training by a single bit", async () => {
   const plainPath = await recordPath((model) => new ScheduleFreeAdamW(model, { lr: 0.1 }));
   const measuredPath = await recordPath((model) => {
     const optimizer = new ScheduleFreeAdamW(model, { lr: 0.1 });
@@ -164,7 +164,7 @@ test("evaluating schedule-free changes not one bit of the training", async () =>
   expect(measuredPath).toEqual(plainPath);
 });
 
-test("schedule-free in evaluation neither steps nor saves", () =>
+test("a schedule-free optimizer in evaluation mode rejects step and stateDict", () =>
   onOneRank((ctx) => {
     using optimizer = new ScheduleFreeAdamW(new Linear(ctx, 2, 2)).eval();
     for (const callOptimizer of [() => optimizer.step(), () => optimizer.stateDict()]) {
@@ -174,7 +174,7 @@ test("schedule-free in evaluation neither steps nor saves", () =>
     }
   }));
 
-test("parameters have rates and decays of their own; frozen ones and those without a gradient stay", () =>
+test("forParameter sets rates and decays; parameters that are frozen or lack a gradient stay unchanged", () =>
   onOneRank(async (ctx) => {
     using layer = new Linear(ctx, 2, 2);
     using otherLayer = new Linear(ctx, 2, 2);
@@ -221,7 +221,7 @@ test("the learning rate follows lr and the schedule", () =>
     expect(optimizer.learningRate).toBe(0.5);
   }));
 
-test("schedules", () => {
+test("schedules return their factors for each step, and reject invalid arguments", () => {
   const evaluateSchedule = (schedule: Schedule, ...requestedSteps: number[]) =>
     requestedSteps.map((step) => Number(schedule(step).toFixed(4)));
   expect(evaluateSchedule(constant(), 0, 9)).toEqual([1, 1]);
@@ -243,35 +243,37 @@ test("schedules", () => {
   }
 });
 
-describe("clipping", () => {
+describe("clipGradNorm", () => {
   const gradientParts = [generateNumbers(600, 1), generateNumbers(40, 2), generateNumbers(1, 3)];
   const length = Math.sqrt(gradientParts.flat().reduce((sum, x) => sum + x * x, 0));
 
-  test.each([0.5, 1e9, Infinity])("to %d scales all gradients alike, and reports their length", (maxNorm) =>
-    onOneRank(async (ctx) => {
-      class ThreeParameters extends Module {
-        readonly parameterList = gradientParts.map((gradientValues, i) =>
-          this.addParameter(String(i), fromArray(ctx, gradientValues, i === 0 ? [20, 30] : i === 1 ? [40] : [])),
-        );
-      }
-      using model = new ThreeParameters();
-      for (const [i, parameter] of model.parameterList.entries())
-        parameter.grad = fromArray(ctx, gradientParts[i]!, parameter.shape);
-      using norm = clipGradNorm(model, maxNorm);
-      expect((await norm.item()) / length).toBeCloseTo(1, 6);
-      const factor = Math.min(1, maxNorm / (length + 1e-6));
-      for (const [i, parameter] of model.parameterList.entries()) {
-        expect(
-          maxDifference(
-            await parameter.grad!.read(),
-            gradientParts[i]!.map((x) => x * factor),
-          ),
-        ).toBeLessThan(1e-6);
-      }
-    }),
+  test.each([0.5, 1e9, Infinity])(
+    "to %d scales all gradients by one factor, and returns their previous norm",
+    (maxNorm) =>
+      onOneRank(async (ctx) => {
+        class ThreeParameters extends Module {
+          readonly parameterList = gradientParts.map((gradientValues, i) =>
+            this.addParameter(String(i), fromArray(ctx, gradientValues, i === 0 ? [20, 30] : i === 1 ? [40] : [])),
+          );
+        }
+        using model = new ThreeParameters();
+        for (const [i, parameter] of model.parameterList.entries())
+          parameter.grad = fromArray(ctx, gradientParts[i]!, parameter.shape);
+        using norm = clipGradNorm(model, maxNorm);
+        expect((await norm.item()) / length).toBeCloseTo(1, 6);
+        const factor = Math.min(1, maxNorm / (length + 1e-6));
+        for (const [i, parameter] of model.parameterList.entries()) {
+          expect(
+            maxDifference(
+              await parameter.grad!.read(),
+              gradientParts[i]!.map((x) => x * factor),
+            ),
+          ).toBeLessThan(1e-6);
+        }
+      }),
   );
 
-  test("reports what does not fit", () =>
+  test("rejects a model without gradients and an invalid maxNorm", () =>
     onOneRank((ctx) => {
       using layer = new Linear(ctx, 1, 1);
       expect(() => clipGradNorm(layer, 1)).toThrow(/expected gradients, received none/);
@@ -279,8 +281,8 @@ describe("clipping", () => {
     }));
 });
 
-describe("state", () => {
-  test("names what PyTorch names, and carries an optimizer over bit for bit", () =>
+describe("optimizer state", () => {
+  test("uses names of PyTorch, and restores an optimizer bit for bit", () =>
     onOneRank(async (ctx) => {
       using model = new PointModel(fromArray(ctx, start, [7]));
       using secondModel = new PointModel(fromArray(ctx, start, [7]));
@@ -305,7 +307,7 @@ describe("state", () => {
       }
     }));
 
-  test("of another optimizer, of another model or damaged is rejected, whole", () =>
+  test("is rejected if it is damaged or belongs to another optimizer or model", () =>
     onOneRank((ctx) => {
       using smallOptimizer = new AdamW(new Linear(ctx, 1, 1));
       using largeOptimizer = new AdamW(new Linear(ctx, 2, 1));
@@ -326,7 +328,7 @@ describe("state", () => {
       expect(largeOptimizer.steps).toBe(0);
     }));
 
-  test("is given back with the optimizer", () =>
+  test("is freed with the optimizer", () =>
     onOneRank((ctx) => {
       using layer = new Linear(ctx, 10, 10);
       const allocatedBefore = ctx.device.memory().allocated;
@@ -344,7 +346,7 @@ test("a model without parameters is rejected", () =>
     );
   }));
 
-test("options that do not exist or are out of range are rejected", () =>
+test("unknown and out-of-range options are rejected", () =>
   onOneRank((ctx) => {
     using layer = new Linear(ctx, 1, 1);
     const invalidOptions: OptimizerOptions[] = [
@@ -393,7 +395,7 @@ class SignDescent extends Optimizer {
   }
 }
 
-test("a custom optimizer reports only what a step's numbers are", () =>
+test("a custom optimizer only defines the numbers of a step", () =>
   onOneRank(async (ctx) => {
     using model = new PointModel(fromArray(ctx, [1, 2, 3], [3]));
     using optimizer = new SignDescent(model);

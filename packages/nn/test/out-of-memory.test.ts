@@ -10,7 +10,7 @@ const cases: Readonly<Record<string, (ctx: Context, model: Sequential) => Dispos
 };
 
 test.each(Object.entries(cases))(
-  "%s that finds no memory for all it needs leaves none allocated",
+  "%s that runs out of memory during creation leaves nothing allocated",
   async (_, create) => {
     await onMesh({ dp: 2 }, async (ctx) => {
       const { device } = ctx;

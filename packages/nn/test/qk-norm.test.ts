@@ -56,8 +56,8 @@ const createNorms = (ctx: Context, weightOffset: 0 | 1 = 0) => ({
 });
 const options = { embedDim, numHeads: heads, numKvHeads: kvHeads, headDim: dim, causal: true } as const;
 
-describe("attention with normalised heads", () => {
-  test.each([0, 1] as const)("and every gradient equal float64's, weightOffset %d", (weightOffset) =>
+describe("attention with QK-norm", () => {
+  test.each([0, 1] as const)("matches float64 in forward and every gradient, weightOffset %d", (weightOffset) =>
     onOneRank(async (ctx) => {
       using module = new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, ...createNorms(ctx, weightOffset) });
       expect(module.namedParameters().map(([name]) => name)).toEqual([
@@ -110,7 +110,7 @@ describe("attention with normalised heads", () => {
     }
   });
 
-  test("of 16 bits is rounded after the norm alone, as float32 is computed within", () =>
+  test("computes a bfloat16 norm in float32 and rounds only the result", () =>
     onOneRank(async (ctx) => {
       using norm = new RMSNorm(ctx, 64, { weightOffset: 1, dtype: "bfloat16" });
       const weight = generateNumbers(64, 1).map((value) => value * 2 ** -10);
@@ -131,7 +131,7 @@ describe("attention with normalised heads", () => {
       }
     }));
 
-  test("rejects what is no module, and a norm that changes the shape", () =>
+  test("rejects norms that are not modules or do not keep the shape", () =>
     onOneRank((ctx) => {
       const createWithNorm = (qNorm: unknown) =>
         new MultiAxisAttention(ctx, { ...options, attentionAxis: 1, qNorm: qNorm as RMSNorm });

@@ -35,7 +35,7 @@ test.each([Number.NaN, -1, Number.POSITIVE_INFINITY])("epsilon and std of %d are
   });
 });
 
-test("a layer made without a context asks for one first", () => {
+test("a layer that is created without a context is rejected", () => {
   const createCall =
     (LayerClass: unknown, ...args: unknown[]) =>
     () =>
@@ -54,7 +54,7 @@ test("a layer made without a context asks for one first", () => {
   }
 });
 
-test("parameters instead of their model are rejected with the remedy", async () => {
+test("an optimizer rejects parameters that are passed instead of their model", async () => {
   await onOneRank((ctx) => {
     using model = new Linear(ctx, 2, 1);
     expect(() => new AdamW(model.parameters() as unknown as Linear)).toThrow(
@@ -63,7 +63,7 @@ test("parameters instead of their model are rejected with the remedy", async () 
   });
 });
 
-test("a token out of range names the layer and the size of its table", async () => {
+test("the error of a token out of range names the layer and the size of its table", async () => {
   await onOneRank(async (ctx) => {
     using embed = new Embedding(ctx, 4, 2);
     using out = embed.forward(fromArray(ctx, [1, 4], [2]));
@@ -89,7 +89,7 @@ const unsavableValues: [what: string, data: unknown, message: RegExp][] = [
   ["an object within itself", circularObject, /data\.self: .* received a circular reference/],
 ];
 
-test.each(unsavableValues)("%s is not saved in silence", async (_, data, message) => {
+test.each(unsavableValues)("saveCheckpoint rejects data that contains %s", async (_, data, message) => {
   await onOneRank(async (ctx) => {
     using model = new Linear(ctx, 2, 1);
     const path = join(directory(), "refused.safetensors");
@@ -99,7 +99,7 @@ test.each(unsavableValues)("%s is not saved in silence", async (_, data, message
   });
 });
 
-test("what JSON can hold comes back as it was", async () => {
+test("data that JSON can represent is restored from a checkpoint", async () => {
   await onOneRank(async (ctx) => {
     using model = new Linear(ctx, 2, 1);
     const path = join(directory(), "kept.safetensors");
@@ -119,10 +119,13 @@ test("what JSON can hold comes back as it was", async () => {
   });
 });
 
-test.each([1, null, true, { a: "b" }])("metadata %j, which no reader takes, is not written", async (metadataValue) => {
-  const path = join(directory(), "metadata.safetensors");
-  await expect(writeSafetensors(path, new Map(), { note: metadataValue as never })).rejects.toThrow(
-    /metadata "note": expected a string/,
-  );
-  expect(existsSync(path)).toBe(false);
-});
+test.each([1, null, true, { a: "b" }])(
+  "metadata %j, which is not a string, is rejected, and no file is written",
+  async (metadataValue) => {
+    const path = join(directory(), "metadata.safetensors");
+    await expect(writeSafetensors(path, new Map(), { note: metadataValue as never })).rejects.toThrow(
+      /metadata "note": expected a string/,
+    );
+    expect(existsSync(path)).toBe(false);
+  },
+);

@@ -77,7 +77,7 @@ const values = (state: ReadonlyMap<string, Tensor>) =>
 
 describe.each(Object.entries(optimizers))("%s", (_, createOptimizer) => {
   test.each<Coordinate>([{ sp: 1 }, { dp: 2, sp: 2 }])(
-    "saved, loaded and continued, bit for bit the undisturbed run, on %o",
+    "resumes from a checkpoint bit for bit like an uninterrupted run, on %o",
     async (mesh) => {
       const path = join(directory(), "training.safetensors");
       const undisturbedLosses = await onMesh(mesh, async (ctx) => {
@@ -103,7 +103,7 @@ describe.each(Object.entries(optimizers))("%s", (_, createOptimizer) => {
   );
 });
 
-test("a checkpoint of 4 ranks opens on 1, 2 and 8, and training goes on as it would have", async () => {
+test("a checkpoint of 4 ranks loads on 1, 2 and 8 ranks, and training continues with the same losses", async () => {
   const path = join(directory(), "x");
   const trainWithResume = async (ctx: Context, shouldResume: boolean): Promise<number[]> => {
     const model = buildModel(ctx);
@@ -128,7 +128,7 @@ test("a checkpoint of 4 ranks opens on 1, 2 and 8, and training goes on as it wo
   }
 });
 
-describe("a checkpoint that does not fit changes nothing, on any rank", () => {
+describe("loadCheckpoint changes nothing on any rank if a checkpoint", () => {
   /** Reads everything that loading might change. */
   const readTrainingState = async (ctx: Context, model: Sequential, optimizer: Optimizer) => {
     const { numbers, tensors } = optimizer.stateDict();
@@ -170,7 +170,7 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
     return path;
   }
 
-  test("cut short", async () => {
+  test("is truncated", async () => {
     const path = await saveCheckpointFile();
     writeFileSync(path, readFileSync(path).subarray(0, 1000));
     for (const error of await loadAndExpectError(path)) {
@@ -179,7 +179,7 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
     }
   });
 
-  test("damaged for one rank only", async () => {
+  test("is damaged for one rank only", async () => {
     const path = await saveCheckpointFile();
     const damagedPath = path.replace("sound", "only0");
     copyFileSync(path, damagedPath);
@@ -189,7 +189,7 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
     expect(String(rank1Error)).toMatch(/rank 1: expected success on every rank, received a failure on rank 0/);
   });
 
-  test("of another model, another optimizer or another seed; missing; without a training's state", async () => {
+  test("is missing, has no training state, or has another model, optimizer or seed", async () => {
     const path = await saveCheckpointFile();
     const createWiderModel = (ctx: Context) => new Sequential(new Linear(ctx, 4, 8), new GELU(), new Linear(ctx, 8, 2));
     for (const error of await loadAndExpectError(path, createWiderModel)) {
@@ -217,13 +217,13 @@ describe("a checkpoint that does not fit changes nothing, on any rank", () => {
   });
 });
 
-test("a checkpoint's folder is made", async () => {
+test("saveCheckpoint creates the folder of the checkpoint", async () => {
   const path = join(directory(), "runs", "first", "x");
   await onOneRank((ctx) => saveCheckpoint(ctx, path, { model: buildModel(ctx) }));
   expect(existsSync(path)).toBe(true);
 });
 
-test("a checkpoint that cannot be written is an error on every rank", async () => {
+test("a checkpoint that cannot be written causes an error on every rank", async () => {
   const file = join(directory(), "file");
   writeFileSync(file, "");
   const errors = await onMesh({ sp: 2 }, (ctx) =>
@@ -235,7 +235,7 @@ test("a checkpoint that cannot be written is an error on every rank", async () =
   expect(errors[1]).toMatch(/a failure on rank 0/);
 });
 
-test("a model's weights load from a training's checkpoint, and from a plain file", async () => {
+test("the weights of a model load from a training checkpoint and from a plain safetensors file", async () => {
   const path = join(directory(), "x");
   await onOneRank(async (ctx) => {
     const [model, otherModel] = [buildModel(ctx), buildModel(ctx)];
@@ -252,7 +252,7 @@ test("a model's weights load from a training's checkpoint, and from a plain file
   });
 });
 
-test("a checkpoint has the values of its call, while training goes on", () =>
+test("a checkpoint has the values at the call of saveCheckpoint, even if training continues", () =>
   onOneRank(async (ctx) => {
     const path = join(directory(), "x");
     using model = new Linear(ctx, 2, 1, { bias: false });

@@ -22,7 +22,7 @@ const { cases } = JSON.parse(readFileSync(new URL("reference/rope-scaling.json",
 /** Tolerance for float32 powers and products; each frequency is the result of a few. */
 const float32Error = 1e-6;
 
-describe("inverse frequencies and attention factors are those of transformers", () => {
+describe("inverse frequencies and attention factors match transformers", () => {
   test.each(cases.map((each) => [`${each.scaling} ${JSON.stringify(each.options)}, ${each.headDim}`, each] as const))(
     "%s",
     (_, { scaling, options, headDim, base, sequenceLength, inverseFrequencies, attentionFactor }) => {
@@ -36,7 +36,7 @@ describe("inverse frequencies and attention factors are those of transformers", 
     },
   );
 
-  test("every scaling that there is in transformers is among the cases", () => {
+  test("the cases include every scaling of transformers", () => {
     const scalings = new Set(cases.map(({ scaling }) => scaling));
     expect([...scalings].toSorted()).toEqual(
       Object.keys(ropeScaling)
@@ -68,7 +68,7 @@ test("NTK-aware scaling divides the lowest frequency by the factor and leaves th
   ]);
 });
 
-test("queries are turned by the scaled angles and multiplied by the attention factor, and so are gradients", () =>
+test("queries and gradients are rotated by the scaled angles and multiplied by the attention factor", () =>
   onOneRank(async (ctx) => {
     const [rows, dim, scaling] = [3, 8, ropeScaling.yarn({ factor: 4, originalLength: 64 })];
     using rotary = new RotaryEmbedding(dim, { scaling });
@@ -98,7 +98,7 @@ test("queries are turned by the scaled angles and multiplied by the attention fa
     expect(maxDifference(await x.grad!.read(), numericalDerivative(weightedSum, values))).toBeLessThan(1e-6);
   }));
 
-describe("a scaling by the length", () => {
+describe("a scaling that depends on the length", () => {
   const [length, embedDim] = [11, 8];
   const dynamic = (originalLength: number) => ropeScaling.dynamicNtk({ factor: 4, originalLength });
 
@@ -121,7 +121,7 @@ describe("a scaling by the length", () => {
     return out!;
   }
 
-  test("depends on the whole sequence on every mesh", async () => {
+  test("uses the length of the whole sequence on every mesh", async () => {
     const expected = await runAttention(1, dynamic(4));
     for (const shards of [2, 3])
       expect(maxDifference(await runAttention(shards, dynamic(4)), expected)).toBeLessThan(5e-6);
@@ -129,7 +129,7 @@ describe("a scaling by the length", () => {
     expect(maxDifference(expected, await runAttention(1))).toBeGreaterThan(1e-3);
   });
 
-  test("keeps tables of two lengths apart, and requires one", () =>
+  test("uses different tables for two lengths, and requires a length", () =>
     onOneRank(async (ctx) => {
       using rotary = new RotaryEmbedding(4, { scaling: dynamic(2) });
       using x = fromArray(ctx, generateNumbers(8, 1), [1, 1, 2, 4]);
@@ -143,7 +143,7 @@ describe("a scaling by the length", () => {
     }));
 });
 
-test("options that do not exist or contradict each other are rejected", () => {
+test("unknown and contradictory options are rejected", () => {
   const yarn = { factor: 4, originalLength: 64 };
   for (const createInvalid of [
     () => ropeScaling.linear({ factor: 0.5 }),

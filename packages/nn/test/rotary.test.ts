@@ -44,7 +44,7 @@ function rotateReference(x: readonly number[], interleaved: boolean): number[] {
 }
 
 test.each([false, true])(
-  "turns pairs as the paper states, and its gradient turns back; interleaved %s",
+  "pairs and their gradients are rotated as defined by the paper, interleaved %s",
   (interleaved) =>
     onOneRank(async (ctx) => {
       using rotary = new RotaryEmbedding(dim, { interleaved });
@@ -64,7 +64,7 @@ test.each([false, true])(
     }),
 );
 
-test("products depend on the distance alone", () =>
+test("products of queries and keys depend only on their distance", () =>
   onOneRank(async (ctx) => {
     using rotary = new RotaryEmbedding(8);
     const scoreAtPositions = async (queryPosition: number, keyPosition: number): Promise<number> => {
@@ -106,7 +106,7 @@ async function runAttention(ctx: Context, placement: PlacementName): Promise<num
 }
 
 describe.each(["contiguous", "zigzag", "striped"] as const)("in attention, %s", (placement) => {
-  test("every mesh computes the same", async () => {
+  test("every mesh gives the same output and gradients", async () => {
     const [expected] = await onMesh({ sp: 1 }, (ctx) => runAttention(ctx, placement));
     for (const mesh of [{ sp: 2 }, { sp: 4 }] satisfies Coordinate[]) {
       for (const actual of await onMesh(mesh, (ctx) => runAttention(ctx, placement))) {
@@ -116,7 +116,7 @@ describe.each(["contiguous", "zigzag", "striped"] as const)("in attention, %s", 
   });
 });
 
-test("tables are kept for a few layouts, and given back", () =>
+test("dispose frees the tables of all layouts", () =>
   onOneRank(async (ctx) => {
     const allocatedBefore = ctx.device.memory().allocated;
     const rotary = new RotaryEmbedding(4);
@@ -127,7 +127,7 @@ test("tables are kept for a few layouts, and given back", () =>
     expect(ctx.device.memory().allocated).toBe(allocatedBefore);
   }));
 
-test("the four tables used last are kept", () =>
+test("the four most recently used tables are kept", () =>
   onOneRank((ctx) => {
     using rotary = new RotaryEmbedding(4);
     using x = fromArray(ctx, generateNumbers(8, 1), [1, 1, 2, 4]);
@@ -140,7 +140,7 @@ test("the four tables used last are kept", () =>
     expect(write).toHaveBeenCalled();
   }));
 
-test("reports what does not fit", () =>
+test("invalid options and shapes are rejected", () =>
   onOneRank((ctx) => {
     for (const size of [3, 0, 2.5]) expect(() => new RotaryEmbedding(size)).toThrow(/headDim: expected an even number/);
     expect(() => new RotaryEmbedding(4, { theta: 1 } as never)).toThrow(/options among base/);
@@ -152,7 +152,7 @@ test("reports what does not fit", () =>
     );
   }));
 
-test("tables are made for what is encoded, within the device's limit, and a head size alone takes nothing", async () => {
+test("creation allocates no tables, and encode frees its memory if the tables exceed the device's limit", async () => {
   const memoryBefore = process.memoryUsage();
   const rotary = [2 ** 31, 2 ** 40, Number.MAX_SAFE_INTEGER - 1].map((headDim) => new RotaryEmbedding(headDim));
   const { rss, arrayBuffers } = process.memoryUsage();
@@ -174,7 +174,7 @@ test("tables are made for what is encoded, within the device's limit, and a head
   expect(device.memory().allocated).toBe(allocatedBytes);
 });
 
-test("tables in several chunks are those of one", () =>
+test("tables that are written in several chunks have the right angles", () =>
   onOneRank(async (ctx) => {
     const [rows, size] = [70_001, 8];
     using rotary = new RotaryEmbedding(size);
@@ -189,7 +189,7 @@ test("tables in several chunks are those of one", () =>
     }
   }));
 
-test("a single row is turned as in a sequence, by a table that its neighbours share", () =>
+test("a single row is rotated as within a sequence, with a table that nearby positions share", () =>
   onOneRank(async (ctx) => {
     using rotary = new RotaryEmbedding(4);
     const values = generateNumbers(300 * 4, 3);

@@ -25,7 +25,7 @@ async function writeTestFile(name: string, dtype: DType): Promise<string> {
 
 describe("openSafetensors", () => {
   test.each(["float32", "bfloat16", "float16"] as const)(
-    "reads ranges of %s as they lie in the file",
+    "reads ranges of the elements of a %s tensor",
     async (dtype) => {
       await using file = await openSafetensors(await writeTestFile(dtype, dtype));
       expect([...file.tensors.keys()].sort()).toEqual(["matrix", "scalar"]);
@@ -45,7 +45,7 @@ describe("openSafetensors", () => {
     },
   );
 
-  test("rejects names and ranges that the file has not", async () => {
+  test("rejects unknown names and ranges out of bounds", async () => {
     await using file = await openSafetensors(await writeTestFile("refused", "float32"));
     await expect(file.readRange("other", 0, 1)).rejects.toThrow(
       /expected the name of a tensor in the file, received "other"/,
@@ -54,7 +54,7 @@ describe("openSafetensors", () => {
     await expect(file.readRange("matrix", 3, 2)).rejects.toThrow(/from: expected an integer from 0 to 2, received 3/);
   });
 
-  test("rejects a file that is truncated, before a tensor is read and after", async () => {
+  test("rejects a truncated file when it is opened, and when it is read after opening", async () => {
     const path = await writeTestFile("truncated", "float32");
     await using file = await openSafetensors(path);
     await truncate(path, 200);

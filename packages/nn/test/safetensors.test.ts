@@ -22,10 +22,10 @@ const host = (values: readonly number[], shape: readonly number[] = [values.leng
   values: Float32Array.from(values),
 });
 
-describe("reads what others wrote", () => {
+describe("readSafetensors", () => {
   // Byte for byte the output of Python's safetensors 0.4 for save({"b": [[1, 2]] float32, "a": [3] int64}, {"format":
   // "pt"}): larger elements first, a header padded with spaces to a multiple of eight.
-  test("Python's safetensors", async () => {
+  test("reads a file of Python's safetensors, which writeSafetensors writes byte for byte", async () => {
     const text =
       '{"__metadata__":{"format":"pt"},"a":{"dtype":"I64","shape":[1],"data_offsets":[0,8]},"b":{"dtype":"F32","shape":[1,2],"data_offsets":[8,16]}}';
     const header = text.padEnd(Math.ceil(text.length / 8) * 8);
@@ -45,7 +45,7 @@ describe("reads what others wrote", () => {
     );
   });
 
-  test("every dtype", async () => {
+  test("reads every dtype", async () => {
     const cases: [dtype: string, bytes: number[], value: number][] = [
       ["F64", [0, 0, 0, 0, 0, 0, 0xf8, 0x3f], 1.5],
       ["F16", [0x00, 0x3e], 1.5],
@@ -68,7 +68,7 @@ describe("reads what others wrote", () => {
     expect(() => tensors.get("x")!.values).toThrow(/tensor "x": expected .*F32.*received F8_E4M3/);
   });
 
-  test("a file of nothing, empty tensors, and any order of names", async () => {
+  test("reads a file without tensors, empty tensors, and names in any order", async () => {
     expect((await readSafetensors(writeBytes(file({})))).tensors.size).toBe(0);
     const header = {
       b: { dtype: "F32", shape: [1], data_offsets: [0, 4] },
@@ -84,7 +84,7 @@ describe("reads what others wrote", () => {
   });
 });
 
-test.each(["float32", "bfloat16", "float16"] as const)("%s comes back bit for bit, from any strides", (dtype) =>
+test.each(["float32", "bfloat16", "float16"] as const)("%s tensors of any strides are restored bit for bit", (dtype) =>
   onOneRank(async (ctx) => {
     const values = [
       ...generateNumbers(1000, 1).map((x, i) => x * 10 ** ((i % 9) - 4)),
@@ -112,7 +112,7 @@ test.each(["float32", "bfloat16", "float16"] as const)("%s comes back bit for bi
   }),
 );
 
-test("values that 16 bits cannot hold are rounded as a device rounds them", () =>
+test("values are rounded to 16 bits as on a device", () =>
   onOneRank(async (ctx) => {
     const values = Float32Array.from([
       ...generateNumbers(2000, 1).map((x, i) => x * 2 ** ((i % 45) - 28)),
@@ -129,7 +129,7 @@ test("values that 16 bits cannot hold are rounded as a device rounds them", () =
     }
   }));
 
-test("what is written is the state at the call, even if training goes on", () =>
+test("a file has the values at the call of writeSafetensors, even if training continues", () =>
   onOneRank(async (ctx) => {
     using layer = new Linear(ctx, 3, 3);
     const weightBefore = await layer.weight.read();
@@ -140,7 +140,7 @@ test("what is written is the state at the call, even if training goes on", () =>
     expect((await readSafetensors(path)).tensors.get("weight")!.values).toEqual(weightBefore);
   }));
 
-describe("a file that is not what it should be is rejected, with the reason", () => {
+describe("readSafetensors of invalid files", () => {
   const oneElementEntry = { dtype: "F32", shape: [1], data_offsets: [0, 4] };
   const fourBytes = new Uint8Array(4);
   const cases: [what: string, bytes: Uint8Array, message: RegExp][] = [
@@ -203,13 +203,13 @@ describe("a file that is not what it should be is rejected, with the reason", ()
     ["no tensor at all", file({ x: null }, fourBytes), /received null/],
   ];
 
-  test.each(cases)("%s", async (_, bytes, message) => {
+  test.each(cases)("rejects an invalid file and reports the reason: %s", async (_, bytes, message) => {
     const error = await readSafetensors(writeBytes(bytes)).catch((each: unknown) => each);
     expect(error).toBeInstanceOf(FileError);
     expect((error as Error).message).toMatch(message);
   });
 
-  test("whatever byte of a header changes, tensors have the bytes of their shapes, or a FileError reports why not", async () => {
+  test("returns tensors that match their shapes, or throws a FileError, if any byte of the header changes", async () => {
     const path = join(directory(), "x");
     await writeSafetensors(
       path,
@@ -240,7 +240,7 @@ describe("a file that is not what it should be is rejected, with the reason", ()
     expect(numRefused).toBeGreaterThan(header);
   });
 
-  test("every file that was cut short, wherever", async () => {
+  test("rejects a file that is truncated at any byte", async () => {
     const path = join(directory(), "x");
     await writeSafetensors(
       path,
@@ -256,8 +256,8 @@ describe("a file that is not what it should be is rejected, with the reason", ()
   });
 });
 
-describe("writing", () => {
-  test("replaces a file whole, and leaves nothing beside it", async () => {
+describe("writeSafetensors", () => {
+  test("replaces a file, and leaves no other file in its folder", async () => {
     const temporaryDirectory = directory();
     const path = join(temporaryDirectory, "x");
     await writeSafetensors(path, new Map([["x", host([1])]]));
@@ -266,7 +266,7 @@ describe("writing", () => {
     expect(Array.from((await readSafetensors(path)).tensors.get("x")!.values)).toEqual([2]);
   });
 
-  test("that fails keeps the file that was there", async () => {
+  test("keeps the existing file if it fails", async () => {
     const home = directory();
     const path = join(home, "x");
     await writeSafetensors(path, new Map([["x", host([1])]]));
@@ -290,7 +290,7 @@ describe("writing", () => {
     expect(Array.from((await readSafetensors(path)).tensors.get("x")!.values)).toEqual([1]);
   });
 
-  test("rejects values that are no Float32Array, before it reads a tensor", async () => {
+  test("rejects values that are not a Float32Array before it reads a tensor", async () => {
     const home = directory();
     await onOneRank(async (ctx) => {
       using x = ones(ctx, [2]);
@@ -308,7 +308,7 @@ describe("writing", () => {
     expect(readdirSync(home)).toEqual([]);
   });
 
-  test("rejects values that do not fill their shape, and a name that the format keeps for itself", async () => {
+  test("rejects values that do not fill their shape, and the reserved name __metadata__", async () => {
     const path = join(directory(), "x");
     await expect(writeSafetensors(path, new Map([["x", host([1, 2], [3])]]))).rejects.toThrow(
       /3 values for \[3\], received 2/,
@@ -319,7 +319,7 @@ describe("writing", () => {
   });
 });
 
-test("removes what killed processes of this host left of the same file, and nothing else", async () => {
+test("writeSafetensors removes only temporary files of the same path that killed processes of this host left", async () => {
   const home = directory();
   const path = join(home, "x.safetensors");
   const { pid: deadPid } = spawnSync(process.execPath, ["--version"]);

@@ -46,8 +46,8 @@ class Block extends Module {
   }
 }
 
-describe("a training whose steps are scopes", () => {
-  test("leaves device memory flat, without one `using` in model or step", async () => {
+describe("training steps in scopes", () => {
+  test("keep device memory constant, without a `using` in the model or the step", async () => {
     const model = new Sequential(new Block(), new Block());
     const optimizer = new AdamW(model, { lr: 1e-2 });
     const x = randn(ctx, [2, 6, 8], { seed: 1 });
@@ -73,7 +73,7 @@ describe("a training whose steps are scopes", () => {
     expect(losses.at(-1)).toBeLessThan(0.7 * losses[0]!);
   });
 
-  test("has optimizers and tables that are made inside, and live on", () => {
+  test("do not dispose optimizers and tables that are created in a scope", () => {
     using model = new Block();
     const optimizer = scope(() => new AdamW(model));
     const scheduleFreeOptimizer = scope(() => new ScheduleFreeAdamW(model).eval());
@@ -88,7 +88,7 @@ describe("a training whose steps are scopes", () => {
     scheduleFreeOptimizer.dispose();
   });
 
-  test("rejects a step between forward and backward, and names the parameter's operation and the kernel", () => {
+  test("reject a backward after an optimizer step, and name the parameter's operation and the kernel", () => {
     using model = new MLP(ctx, { embedDim: 4 });
     using optimizer = new AdamW(model);
     using x = randn(ctx, [3, 4]);

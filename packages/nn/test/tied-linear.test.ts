@@ -58,7 +58,7 @@ function computeLoss(ctx: Context, model: TiedModel): Tensor {
   return loss;
 }
 
-test.each([1, 2, 4])("both uses add to one gradient, once, on %d ranks", async (sp) => {
+test.each([1, 2, 4])("both uses of the weight contribute once to its gradient, on %d ranks", async (sp) => {
   const weight = generateNumbers(count * dim, 1);
   const expected = numericalDerivative(reference, weight);
   await onMesh({ sp }, async (ctx) => {
@@ -73,7 +73,7 @@ test.each([1, 2, 4])("both uses add to one gradient, once, on %d ranks", async (
   });
 });
 
-test("one entry in the state dict, the optimizer and a checkpoint, which resumes", () =>
+test("the weight has one entry in the optimizer and in a checkpoint, from which training resumes", () =>
   onOneRank(async (ctx) => {
     const path = `${directory()}/tied.safetensors`;
     const step = (model: TiedModel, optimizer: AdamW) => {
@@ -96,7 +96,7 @@ test("one entry in the state dict, the optimizer and a checkpoint, which resumes
     expect(await otherModel.embed.weight.read()).toEqual(await model.embed.weight.read());
   }));
 
-test("a parameter under two names has one, the first", () =>
+test("a parameter with several names has only the first one in the state dict", () =>
   onOneRank(async (ctx) => {
     class TwiceRegistered extends Module {
       readonly embed = this.addChild("embed", new Embedding(ctx, 2, 2));
@@ -110,7 +110,7 @@ test("a parameter under two names has one, the first", () =>
     expect(Array.from(await model.embed.weight.read())).toEqual([1, 2, 3, 4]);
   }));
 
-test("the embedding alone owns the weight", () =>
+test("TiedLinear does not own the weight of its embedding, and accepts only an Embedding", () =>
   onOneRank((ctx) => {
     using embed = new Embedding(ctx, 2, 2);
     new TiedLinear(embed).dispose();

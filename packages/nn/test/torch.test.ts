@@ -74,7 +74,7 @@ class Block extends Module {
   }
 }
 
-describe("weights of nn.MultiheadAttention compute what they computed", () => {
+describe("weights of nn.MultiheadAttention give the same results", () => {
   test("as self-attention, inside a model", () =>
     onOneRank(async (ctx) => {
       const options = { embedDim: embed, numHeads: heads, attentionAxis: 1 };
@@ -137,7 +137,7 @@ describe("weights of nn.MultiheadAttention compute what they computed", () => {
     }));
 });
 
-test("the original Mosaic's names are Mosaic's own", () =>
+test("state dicts have the names of the original Mosaic, which fromTorch keeps", () =>
   onOneRank((ctx) => {
     const options = { embedDim: embed, numHeads: heads };
     using selfAttention = new MultiAxisAttention(ctx, { ...options, attentionAxis: 1 });
@@ -157,7 +157,7 @@ test("the original Mosaic's names are Mosaic's own", () =>
     expect([...fromTorch(mosaicState, selfAttention).keys()]).toEqual(["qkv_proj.weight"]);
   }));
 
-test("what the model has no place for is rejected by name", () =>
+test("weights that the model does not have are rejected by name", () =>
   onOneRank((ctx) => {
     using attn = new MultiAxisAttention(ctx, { embedDim: embed, numHeads: heads, attentionAxis: 1, bias: false });
     expect(() => attn.loadStateDict(fromTorch(torchState, attn))).toThrow(

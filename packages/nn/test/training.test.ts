@@ -21,7 +21,7 @@ const optimizers = {
 };
 
 describe.each(Object.entries(optimizers))("%s", (_, createOptimizer) => {
-  test("learns, and has the same loss curve on every mesh", async () => {
+  test("learns with the same loss curve on every mesh", async () => {
     const [expected] = await onMesh({ sp: 1 }, (ctx) => trainModel(ctx, createOptimizer));
     expect(expected!.at(-1)!).toBeLessThan(0.7 * expected![0]!);
     for (const mesh of meshes) {
@@ -35,7 +35,7 @@ describe.each(Object.entries(optimizers))("%s", (_, createOptimizer) => {
   });
 });
 
-test("steps leave device memory flat", () =>
+test("training steps do not increase device memory", () =>
   onOneRank(async (ctx) => {
     using model = new Model(ctx);
     using optimizer = new AdamW(model);

@@ -58,7 +58,7 @@ async function attendAtOnce(model: Model, length: number, seed: number): Promise
 
 const model: Model = { embedDim: 32, heads: 4, kvHeads: 2, size: 8 };
 
-describe("a prompt in chunks through the ring, then token by token", () => {
+describe("a prompt in sharded chunks, then token by token, matches attention over the whole sequence", () => {
   test.each([
     [1, "contiguous", model, 1e-5],
     [2, "zigzag", model, 1e-5],
@@ -120,43 +120,46 @@ async function forwardChunk(ctx: Context, { attn, cache, sequence, rows, placeme
   return await fullOutput.read();
 }
 
-test.each([1, 2, 3])("a batch of prompts of different lengths, padded, then a step of each: %d ranks", async (sp) => {
-  const { embedDim, kvHeads, size } = model;
-  const lengths = [5, 12, 9];
-  const steps = 3;
-  const expected = await Promise.all(lengths.map((length, i) => attendAtOnce(model, length + steps, 11 + i)));
-  await onMesh({ sp }, async (ctx) => {
-    using attn = createModule(ctx, model, { backend: "local" });
-    using cache = new KvCache(ctx, { numKvHeads: kvHeads, headDim: size, maxTokens: 256, blockSize: 4 });
-    const sequences = lengths.map(() => cache.createSequence());
-    const sliceRows = (sample: number, start: number, end: number): number[] =>
-      createEmbeddings(lengths[sample]! + steps, embedDim, 11 + sample).slice(start * embedDim, end * embedDim);
-    const longest = Math.max(...lengths);
-    const paddedPrompts = lengths.flatMap((length, i) => [
-      ...sliceRows(i, 0, length),
-      ...new Array<number>((longest - length) * embedDim).fill(9),
-    ]);
-    using prompts = fromArray(ctx, paddedPrompts, [3, longest, embedDim]);
-    using promptOutput = noGrad(() => attn.forward(prompts, { cache: cache.layer(0, sequences, { lengths }) }));
-    const values = await promptOutput.read();
-    const actualRows = lengths.map((length, i) =>
-      Array.from(values.subarray(i * longest * embedDim, (i * longest + length) * embedDim)),
-    );
-    expect(sequences.map(({ length }) => length)).toEqual(lengths);
-    for (let step = 0; step < steps; step++) {
-      const tokens = lengths.flatMap((length, i) => sliceRows(i, length + step, length + step + 1));
-      using x = fromArray(ctx, tokens, [3, 1, embedDim]);
-      using out = noGrad(() => attn.forward(x, { cache: cache.layer(0, sequences) }));
-      const rows = await out.read();
+test.each([1, 2, 3])(
+  "a padded batch of prompts and its next steps match attention over whole sequences: %d ranks",
+  async (sp) => {
+    const { embedDim, kvHeads, size } = model;
+    const lengths = [5, 12, 9];
+    const steps = 3;
+    const expected = await Promise.all(lengths.map((length, i) => attendAtOnce(model, length + steps, 11 + i)));
+    await onMesh({ sp }, async (ctx) => {
+      using attn = createModule(ctx, model, { backend: "local" });
+      using cache = new KvCache(ctx, { numKvHeads: kvHeads, headDim: size, maxTokens: 256, blockSize: 4 });
+      const sequences = lengths.map(() => cache.createSequence());
+      const sliceRows = (sample: number, start: number, end: number): number[] =>
+        createEmbeddings(lengths[sample]! + steps, embedDim, 11 + sample).slice(start * embedDim, end * embedDim);
+      const longest = Math.max(...lengths);
+      const paddedPrompts = lengths.flatMap((length, i) => [
+        ...sliceRows(i, 0, length),
+        ...new Array<number>((longest - length) * embedDim).fill(9),
+      ]);
+      using prompts = fromArray(ctx, paddedPrompts, [3, longest, embedDim]);
+      using promptOutput = noGrad(() => attn.forward(prompts, { cache: cache.layer(0, sequences, { lengths }) }));
+      const values = await promptOutput.read();
+      const actualRows = lengths.map((length, i) =>
+        Array.from(values.subarray(i * longest * embedDim, (i * longest + length) * embedDim)),
+      );
+      expect(sequences.map(({ length }) => length)).toEqual(lengths);
+      for (let step = 0; step < steps; step++) {
+        const tokens = lengths.flatMap((length, i) => sliceRows(i, length + step, length + step + 1));
+        using x = fromArray(ctx, tokens, [3, 1, embedDim]);
+        using out = noGrad(() => attn.forward(x, { cache: cache.layer(0, sequences) }));
+        const rows = await out.read();
+        for (const [i, sampleRows] of actualRows.entries())
+          sampleRows.push(...rows.subarray(i * embedDim, (i + 1) * embedDim));
+      }
       for (const [i, sampleRows] of actualRows.entries())
-        sampleRows.push(...rows.subarray(i * embedDim, (i + 1) * embedDim));
-    }
-    for (const [i, sampleRows] of actualRows.entries())
-      expect(maxDifference(sampleRows, expected[i]!)).toBeLessThan(1e-5);
-  });
-});
+        expect(maxDifference(sampleRows, expected[i]!)).toBeLessThan(1e-5);
+    });
+  },
+);
 
-test("two prompts of different lengths in shards, the second of them forked", async () => {
+test("two sharded prompts, the second of them forked, match attention over whole sequences", async () => {
   const { embedDim, kvHeads, size } = model;
   const expected = await Promise.all([attendAtOnce(model, 30, 3), attendAtOnce(model, 30, 4)]);
   await onMesh({ sp: 3 }, async (ctx) => {

@@ -38,8 +38,8 @@ function appendRandom(ctx: Context, cache: KvCache, sequence: CacheSequence, row
   scope(() => cache.layer(0, [sequence]).append(keys(ctx, rows), keys(ctx, rows)));
 }
 
-describe("memory", () => {
-  test("a fork shares blocks, and copies the last one when it is written to", () =>
+describe("memory of KvCache", () => {
+  test("is shared between forks, and the last block is copied on write", () =>
     onOneRank((ctx) => {
       using cache = createCache(ctx);
       using prompt = cache.createSequence();
@@ -62,7 +62,7 @@ describe("memory", () => {
       expect(cache.freeTokens).toBe(64 - 12);
     }));
 
-  test("a full cache rejects what has no room, and keeps what it has", () =>
+  test("rejects tokens that do not fit, and keeps those it stores", () =>
     onOneRank(async (ctx) => {
       using cache = createCache(ctx, { maxTokens: 16 });
       using sequence = cache.createSequence();
@@ -86,7 +86,7 @@ describe("memory", () => {
       expect(cache.freeTokens).toBe(4);
     }));
 
-  test("a sliding window drops blocks, and nothing that a rejected token's successor sees", () =>
+  test("drops blocks outside the sliding window, but none that are visible after a small truncate", () =>
     onOneRank((ctx) => {
       using cache = createCache(ctx, { slidingWindow: 6 });
       using sequence = cache.createSequence();
@@ -100,7 +100,7 @@ describe("memory", () => {
       );
     }));
 
-  test.each([1, 3, 4])("each of %d ranks holds its share of every sequence within a block", (ranks) => {
+  test.each([1, 3, 4])("is divided evenly over %d ranks for every sequence, up to one block", (ranks) => {
     const cache = {
       ...{ pool: new BlockPool(ranks, 1000), blockSize: 8, numLayers: 1, slidingWindow: undefined, revision: 0 },
       copyBlock: () => {},
@@ -126,7 +126,7 @@ describe("memory", () => {
     for (const [i, { row }] of rows.slice(1).entries()) expect(row).toBe(rows[i]!.row + 8);
   });
 
-  test("thousands of steps leave nothing behind", () =>
+  test("does not grow over thousands of steps", () =>
     onOneRank(async (ctx) => {
       using cache = createCache(ctx, { slidingWindow: 16 });
       using sequence = cache.createSequence();
@@ -147,7 +147,7 @@ describe("memory", () => {
       expect(ctx.device.memory()).toMatchObject({ allocated, reserved });
     }));
 
-  test("bytes of a token, and of all", () =>
+  test("is bytesPerToken for each token, and is freed on dispose", () =>
     onOneRank((ctx) => {
       const allocatedBefore = ctx.device.memory().allocated;
       using cache = createCache(ctx, { numLayers: 3, maxTokens: 100, blockSize: 8, dtype: "bfloat16" });
@@ -159,7 +159,7 @@ describe("memory", () => {
     }));
 });
 
-test.each([1, 2, 4])("a step on %d ranks sends each rank's states to the others, and nothing else", async (ranks) => {
+test.each([1, 2, 4])("a step on %d ranks sends only each rank's attention states to the others", async (ranks) => {
   await onMesh({ sp: ranks }, async (ctx) => {
     using cache = createCache(ctx);
     using a = cache.createSequence();
@@ -181,7 +181,7 @@ test.each([1, 2, 4])("a step on %d ranks sends each rank's states to the others,
   });
 });
 
-test.each([1, 3])("sinks join the denominator once, on %d ranks", async (sp) => {
+test.each([1, 3])("sinks are added to the denominator once, on %d ranks", async (sp) => {
   await onMesh({ sp }, async (ctx) => {
     using cache = createCache(ctx);
     using sequence = cache.createSequence();
@@ -204,28 +204,31 @@ test.each([1, 3])("sinks join the denominator once, on %d ranks", async (sp) => 
   });
 });
 
-test.each([1, 2])("sequences of thousands of tokens, whose keys kernels split on their own: %d ranks", async (sp) => {
-  await onMesh({ sp }, async (ctx) => {
-    using cache = createCache(ctx, { maxTokens: 16_384, blockSize: 64 });
-    const lengths = [2500, 70, 3100];
-    const sequences = lengths.map(() => cache.createSequence());
-    using q = queries(ctx, 2, 3);
-    const expected: number[] = [];
-    for (const [i, length] of lengths.entries()) {
-      using k = keys(ctx, length, 1, 10 + i);
-      using v = keys(ctx, length, 1, 20 + i);
-      cache.layer(0, [sequences[i]!]).append(k, v);
-      using sampleQueries = q.slice(0, i, i + 1);
-      using out = attention(ctx, sampleQueries, k, v, { backend: local(), mask: masks.causal() });
-      expected.push(...(await out.read()));
-    }
-    using batchOutput = cache.layer(0, sequences).attend(q);
-    expect(maxDifference(Array.from(await batchOutput.read()), expected)).toBeLessThan(1e-6);
-  });
-});
+test.each([1, 2])(
+  "sequences of thousands of tokens, whose keys the kernels split, match local attention: %d ranks",
+  async (sp) => {
+    await onMesh({ sp }, async (ctx) => {
+      using cache = createCache(ctx, { maxTokens: 16_384, blockSize: 64 });
+      const lengths = [2500, 70, 3100];
+      const sequences = lengths.map(() => cache.createSequence());
+      using q = queries(ctx, 2, 3);
+      const expected: number[] = [];
+      for (const [i, length] of lengths.entries()) {
+        using k = keys(ctx, length, 1, 10 + i);
+        using v = keys(ctx, length, 1, 20 + i);
+        cache.layer(0, [sequences[i]!]).append(k, v);
+        using sampleQueries = q.slice(0, i, i + 1);
+        using out = attention(ctx, sampleQueries, k, v, { backend: local(), mask: masks.causal() });
+        expected.push(...(await out.read()));
+      }
+      using batchOutput = cache.layer(0, sequences).attend(q);
+      expect(maxDifference(Array.from(await batchOutput.read()), expected)).toBeLessThan(1e-6);
+    });
+  },
+);
 
-describe("rejects", () => {
-  test("what is no sequence of its own, and one twice", () =>
+describe("invalid calls of KvCache", () => {
+  test("rejects disposed sequences, sequences of another cache, and duplicates", () =>
     onOneRank((ctx) => {
       using cache = createCache(ctx);
       using otherCache = createCache(ctx);
@@ -249,7 +252,7 @@ describe("rejects", () => {
       expect(() => disposedCache.createSequence()).toThrow(/a disposed KvCache/);
     }));
 
-  test("shapes that do not fit, before anything is stored", () =>
+  test("rejects shapes and lengths that do not fit", () =>
     onOneRank((ctx) => {
       using cache = createCache(ctx);
       using sequence = cache.createSequence();
@@ -278,7 +281,7 @@ describe("rejects", () => {
       expect(() => sequence.truncate(-1)).toThrow(/truncate: length: expected an integer ≥ 0/);
     }));
 
-  test("keys of another device, and has no rows of an append that failed", () =>
+  test("rejects keys of another device, and stores no rows of an append that fails", () =>
     onOneRank((ctx) => {
       using cache = createCache(ctx);
       using sequence = cache.createSequence();
@@ -297,7 +300,7 @@ describe("rejects", () => {
       expect([sequence.length, cache.freeTokens]).toEqual([2, 60]);
     }));
 
-  test("masks that decoding one token at a time could not have had", () =>
+  test("rejects masks that are not causal or exceed the sliding window", () =>
     onOneRank((ctx) => {
       using cache = createCache(ctx);
       using windowedCache = createCache(ctx, { slidingWindow: 3 });
@@ -316,7 +319,7 @@ describe("rejects", () => {
       }
     }));
 
-  test("a module's call, and then has none of its tokens", () =>
+  test("stores no tokens of a module call that it rejects", () =>
     onOneRank((ctx) => {
       using cache = createCache(ctx, { numKvHeads: 2, headDim: 4, numLayers: 2 });
       using sequence = cache.createSequence();
@@ -333,7 +336,7 @@ describe("rejects", () => {
       expect([sequence.length, cache.freeTokens]).toEqual([9, 52]);
     }));
 
-  test("lengths of shards", () =>
+  test("rejects lengths with sharded new tokens", () =>
     onMesh({ sp: 2 }, (ctx) => {
       using cache = createCache(ctx, { headDim: 8, numKvHeads: 1 });
       using sequence = cache.createSequence();
@@ -344,7 +347,7 @@ describe("rejects", () => {
       expect(() => noGrad(() => attn.forward(x, { cache: layer }))).toThrow(/no `lengths` with sharded new tokens/);
     }));
 
-  test("nothing of an empty batch, and of no tokens", () =>
+  test("accepts an empty batch and zero tokens", () =>
     onMesh({ sp: 2 }, async (ctx) => {
       using cache = createCache(ctx);
       using sequence = cache.createSequence();
@@ -359,7 +362,7 @@ describe("rejects", () => {
       }
     }));
 
-  test("gradients, and in modules what does not go with a cache", () =>
+  test("rejects gradients, and module options that a cache does not support", () =>
     onOneRank((ctx) => {
       using cache = createCache(ctx, { numKvHeads: 2, headDim: 4 });
       using sequence = cache.createSequence();
@@ -384,7 +387,7 @@ describe("rejects", () => {
       expect(sequence.length).toBe(0);
     }));
 
-  test("the same masks where the new tokens come in shards", () =>
+  test("rejects masks that are not causal or exceed the sliding window for sharded new tokens", () =>
     onMesh({ sp: 2 }, (ctx) => {
       using cache = createCache(ctx, { headDim: 8, numKvHeads: 1 });
       using windowedCache = createCache(ctx, { headDim: 8, numKvHeads: 1, slidingWindow: 3 });
@@ -407,7 +410,7 @@ describe("rejects", () => {
       }
     }));
 
-  test("shards along another axis than its own", () =>
+  test("rejects tokens that are sharded along another axis than the cache", () =>
     onMesh({ node: 2, sp: 2 }, (ctx) => {
       using cache = createCache(ctx, { axis: "node", headDim: 8, numKvHeads: 1 });
       using sequence = cache.createSequence();

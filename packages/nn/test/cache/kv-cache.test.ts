@@ -3,7 +3,7 @@ import { checkDecoding } from "./random-decoding.ts";
 
 const shape = { numHeads: 4, numKvHeads: 2, headDim: 16, steps: 60 } as const;
 
-describe("decoding is as exact as one kernel over all keys, and the same on every rank", () => {
+describe("decoding is as exact as one kernel over all keys and identical on every rank", () => {
   test.each([1, 2, 3, 4, 5, 6, 7, 8])("%d ranks, blocks of 8", (ranks) =>
     checkDecoding({ ...shape, ranks, blockSize: 8, dtype: "float32", seed: ranks }),
   );

@@ -13,7 +13,7 @@ const rankProgram = await bundled(new URL("rank.ts", import.meta.url));
 const hostRankProgram = await bundled(new URL("host-rank.ts", import.meta.url));
 const steps = 10;
 
-test("a rank is killed, the launcher restarts all, and the loss curve is that of the undisturbed run, bit for bit", async () => {
+test("a run that is restarted after a rank is killed has the losses of an uninterrupted one, bit for bit", async () => {
   const [undisturbedLosses] = await onMesh({ sp: 2 }, async (ctx) => {
     using model = new Model(ctx);
     using optimizer = new AdamW(model, { lr: 2e-2 });
@@ -39,7 +39,7 @@ test.each([
   ["first", 0],
   ["second", 1],
 ])(
-  "the %s of two hosts is killed when the other has replaced its checkpoint: both resume from that one",
+  "if the %s of two hosts is killed before it replaces its checkpoint, both resume from the other's",
   async (_, killedRank) => {
     const root = directory();
     const reported: string[] = [];
