@@ -15,7 +15,7 @@ const lengths = [
 
 for (const [queries, keys] of lengths) {
   for (const { mask, maskMod } of maskTrials(queries, keys, 1)) {
-    test(`${mask.name} on ${queries} × ${keys} lets through what its definition states, each pair once`, () => {
+    test(`${mask.name} on ${queries} × ${keys} allows exactly the pairs of its definition, each in one slice`, () => {
       const slices = mask.slices(queries, keys);
       for (let q = 0; q < queries; q++) {
         for (let k = 0; k < keys; k++) {
@@ -27,7 +27,7 @@ for (const [queries, keys] of lengths) {
   }
 }
 
-test("what core holds for visible is what some pair sees; with strides it may be more, never less", () => {
+test("isVisible equals a check of all pairs for contiguous spans, and never misses a pair for strided spans", () => {
   const arbitrarySpans = (step: number) =>
     fc.record({ start: fc.nat(20), length: fc.nat(6), step: fc.constant(step) }).map((span): Span[] => [span]);
   const isAnyPairVisible = (q: readonly Span[], k: readonly Span[], maskMod: (q: number, k: number) => boolean) =>
@@ -57,7 +57,7 @@ function positions(spans: readonly Span[]): number[] {
   return spans.flatMap(({ start, length, step }) => Array.from({ length }, (_, i) => start + i * step));
 }
 
-test("every placement holds every position once, at whatever length and number of shards", () => {
+test("every placement assigns each position to exactly one shard, for any length and number of shards", () => {
   for (const placement of placements()) {
     fc.assert(
       fc.property(fc.nat(50), fc.integer({ min: 1, max: 9 }), (length, count) => {

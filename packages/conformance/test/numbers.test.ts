@@ -12,7 +12,7 @@ import {
   roundTo,
 } from "../src/index.ts";
 
-test("rounding to nearest, ties to even", () => {
+test("roundTo rounds to the nearest value, with ties to even", () => {
   expect(roundTo(1 + 2 ** -8, "bfloat16")).toBe(1);
   expect(roundTo(1 + 3 * 2 ** -8, "bfloat16")).toBe(1 + 2 ** -6);
   expect(roundTo(1 + 2 ** -8 + 2 ** -20, "bfloat16")).toBe(1 + 2 ** -7);
@@ -30,7 +30,7 @@ test("rounding to nearest, ties to even", () => {
   }
 });
 
-test("NaN is never close to anything, equal infinities are equal", () => {
+test("comparisons treat NaN as an infinite error and equal infinities as equal", () => {
   expect(maxError([1, Number.NaN], [1, 1])).toBe(Number.POSITIVE_INFINITY);
   expect(maxError([Number.POSITIVE_INFINITY], [1])).toBe(Number.POSITIVE_INFINITY);
   expect(maxError([Number.NEGATIVE_INFINITY, 2], [Number.NEGATIVE_INFINITY, 1])).toBe(1);
@@ -39,7 +39,7 @@ test("NaN is never close to anything, equal infinities are equal", () => {
   expect(() => checkEqual([0], [0, 2], "x")).toThrow("expected 2 numbers, received 1");
 });
 
-test("an error is expected by name and message", async () => {
+test("checkThrows requires an error with the expected name and message", async () => {
   const rejectWithTypeError = () => Promise.reject(new TypeError("no such thing"));
   await checkThrows(rejectWithTypeError, "TypeError", /such/);
   await expect(checkThrows(rejectWithTypeError, "RangeError", /such/)).rejects.toThrow("expected RangeError");
@@ -49,7 +49,7 @@ test("an error is expected by name and message", async () => {
   await expect(checkThrows(() => 1, "TypeError", /such/)).rejects.toThrow("expected TypeError, received no error");
 });
 
-test("measurements: ranks together, against twice the error of one device", () => {
+test("checkMeasurements compares the error over all ranks with twice the error of one device", () => {
   const expected = Float64Array.of(1, 2, 3, 4);
   const localError = computeErrorSum([1, 2, 3, 4 + 2 ** -20], expected);
   const createMeasurement = (actual: number[], expectedShard: Float64Array) => ({

@@ -32,7 +32,7 @@ function innerProduct(a: Float64Array, b: Float64Array): number {
   return a.reduce((sum, x, i) => sum + x * b[i]!, 0);
 }
 
-test("attention to one key is its value, to none is nothing, and equal scores give the mean", () => {
+test("the oracle returns the value of a single key, 0 without keys, and the mean for equal scores", () => {
   const problem: AttentionProblem = {
     ...{ batch: 1, numHeads: 1, numKvHeads: 1, queries: 3, keys: 3, headDim: 1, scale: 1 },
     maskMod: (query, key) => (query === 0 ? key === 2 : query === 2),
@@ -66,7 +66,7 @@ test("query heads read the KV head of their group", () => {
   expect(maxError(out, ungrouped.out)).toBe(0);
 });
 
-test.each([1, 2, 3, 4, 5])("the gradients of attention are its slopes, mask %d", (seed) => {
+test.each([1, 2, 3, 4, 5])("the gradients of attention equal finite differences, mask %d", (seed) => {
   const problem = createProblem(seed);
   const dOut = normals(problem.q.length, 4);
   const computeLoss = (overrides: Partial<AttentionProblem>) =>
@@ -92,7 +92,7 @@ test.each([1, 2, 3, 4, 5])("the gradients of attention are its slopes, mask %d",
   ).toBeLessThan(1e-8);
 });
 
-describe("variants", () => {
+describe("attention modifiers", () => {
   const valueHeadDim = 5;
   const allModifiers: OracleModifiers & { readonly sinks: readonly number[] } = {
     sinks: [0.5, -1, 2, 0],
@@ -104,7 +104,7 @@ describe("variants", () => {
   const values = normals(sizes.batch * sizes.numKvHeads * sizes.keys * valueHeadDim, 3);
   const problem: AttentionProblem = { ...baseProblem, valueHeadDim, v: values, modifiers: allModifiers };
 
-  test("their gradients are their slopes", () => {
+  test("have gradients that equal finite differences", () => {
     const dOut = normals(sizes.batch * sizes.numHeads * sizes.queries * valueHeadDim, 4);
     const computeLoss = (overrides: Partial<AttentionProblem>) =>
       innerProduct(attentionOracle({ ...problem, ...overrides }).out, dOut);
@@ -123,7 +123,7 @@ describe("variants", () => {
     }
   });
 
-  test("each changes the result, and none has no sinks' gradients", () => {
+  test("each change the result, and without sinks there are no sink gradients", () => {
     const { out } = attentionOracle({ ...problem, modifiers: {} });
     for (const [name, value] of Object.entries(allModifiers)) {
       const modified = attentionOracle({ ...problem, modifiers: { [name]: value } });
@@ -132,7 +132,7 @@ describe("variants", () => {
     expect(attentionOracleBackward({ ...problem, modifiers: {} }, out).dSinks).toHaveLength(0);
   });
 
-  test("Philox gives the known answers of its authors", () => {
+  test("philox reproduces the known answers of Random123", () => {
     // Random123, kat_vectors: philox4x32 10.
     const maxWords = [0xffffffff, 0xffffffff];
     expect(philox([0, 0, 0, 0], [0, 0])).toEqual([0x6627e8d5, 0xe169c58d, 0xbc57ac4c, 0x9b00dbd8]);
@@ -143,7 +143,7 @@ describe("variants", () => {
   });
 });
 
-test("the gradients of the module are its slopes", () => {
+test("the gradients of the module equal finite differences", () => {
   const module = { batch: 2, length: 5, embed: 6, numHeads: 4, numKvHeads: 2, headDim: 2 };
   const qkvWidth = (4 + 2 * 2) * 2;
   const parameters = {

@@ -65,14 +65,14 @@ const spanFunctions: Readonly<Record<string, (span: Span) => unknown>> = {
   formatShards: (each) => formatShards([[each]]),
 };
 
-describe("the algebra of slices rejects", () => {
-  test.each(Object.entries(sliceFunctions))("what is no slice: %s", (_, call) => {
+describe("functions on slices and spans", () => {
+  test.each(Object.entries(sliceFunctions))("reject an invalid slice: %s", (_, call) => {
     call(slice);
     for (const invalidSlice of slices)
       expect(() => call(invalidSlice as Slice), JSON.stringify(invalidSlice)).toThrow(OptionError);
   });
 
-  test.each(Object.entries(spanFunctions))("what is no span: %s", (_, call) => {
+  test.each(Object.entries(spanFunctions))("reject an invalid span: %s", (_, call) => {
     call(span);
     for (const invalidSpan of spans)
       expect(() => call(invalidSpan as Span), JSON.stringify(invalidSpan)).toThrow(OptionError);
@@ -117,9 +117,9 @@ const calls: Readonly<Record<string, () => unknown>> = {
   "an option of settings by name": () => option.string(asNever("optional")),
 };
 
-test.each(Object.entries(calls))("refused: %s", (_, run) => expect(run).toThrow(OptionError));
+test.each(Object.entries(calls))("an OptionError is thrown for %s", (_, run) => expect(run).toThrow(OptionError));
 
-test("a name that is no text does not hide what is wrong", () => {
+test("parse reports the invalid option even if the name passed to it is a symbol", () => {
   expect(() => defineOptions("test", { a: option.integer() }).parse({ a: "b" }, asNever(Symbol("where")))).toThrow(
     "Symbol(where): a: expected an integer",
   );
@@ -150,10 +150,10 @@ describe("ChunkBuffers", () => {
   test.each(Object.entries(calls))("rejects %s", (_, run) => expect(run).toThrow(MosaicError));
 });
 
-describe("a shape that is not passed as one", () => {
+describe("an invalid shape argument", () => {
   const device = new ReferenceDevice();
 
-  test("names the function that was called, and the remedy", () => {
+  test("is rejected with the called function's name and a remedy if it is passed as separate numbers", () => {
     const untypedZeros = zeros as (...args: unknown[]) => unknown;
     expect(() => untypedZeros(device, 2, 3)).toThrow(
       /^zeros: expected an array of integers ≥ 0, received 2; pass the shape as one array, such as \[2, 3\]$/,
@@ -161,7 +161,7 @@ describe("a shape that is not passed as one", () => {
     expect(() => (ones as typeof untypedZeros)(device, 2)).toThrow(/^ones: .*as one array/);
   });
 
-  test("is missing after values", () => {
+  test("is reported as missing if fromArray receives only values", () => {
     for (const values of [
       [1, 2],
       [

@@ -9,7 +9,7 @@ import {
   ShapeError,
 } from "../src/errors.ts";
 
-test("a class that a bundler renamed keeps its name in messages", () => {
+test("formatValue shows the original name of a class that a bundler renamed", () => {
   class MinifiedTensor {
     readonly shape = [2];
   }
@@ -17,7 +17,7 @@ test("a class that a bundler renamed keeps its name in messages", () => {
   expect(formatValue([new MinifiedTensor()])).toBe("[a Tensor]");
 });
 
-test("a native text of the usual form has its details", () => {
+test("errorFromFailure parses a native message in the usual format into details", () => {
   const error = errorFromFailure(1, "crossEntropy: expected integers from 0 to 3, received 4");
   expect(error).toBeInstanceOf(DeviceError);
   expect(error.details).toEqual({ where: "crossEntropy", expected: "integers from 0 to 3", received: "4" });
@@ -32,13 +32,13 @@ test("a native text of the usual form has its details", () => {
   expect(errorFromFailure(4, connectMessage).message).toBe(connectMessage);
 });
 
-test("any other text is where it happened", () => {
+test("errorFromFailure uses any other message as the location", () => {
   const error = errorFromFailure(2, "rank 2 (pid 71) exited");
   expect(error).toBeInstanceOf(PeerLostError);
   expect(error.details).toEqual({ where: "rank 2 (pid 71) exited" });
 });
 
-test.each(["gatherRows", "scatterAddRows"])("an index that %s rejects names the layer and its table", (kernel) => {
+test.each(["gatherRows", "scatterAddRows"])("an index error of %s mentions Embedding and its table", (kernel) => {
   const error = errorFromFailure(1, `${kernel}: expected integers from 0 to 3, received 4`);
   expect(error.message).toBe(
     `${kernel}: expected integers from 0 to 3, received 4; in an Embedding, the indices are token ids and the table has 4 rows: enlarge the table, or correct the token ids`,
@@ -49,7 +49,7 @@ test.each(["gatherRows", "scatterAddRows"])("an index that %s rejects names the 
 const describeMismatch = (first: string, second: string) =>
   `k/v: rank 0 is at sendRecv #1 after attention by ring(sp): float32 [1,2,S,4], mask full, ${first}, rank 1 at sendRecv #1 after attention by ring(sp): float32 [1,2,S,4], mask full, ${second}; all ranks of a group must call the same collectives in the same order, with the same shapes`;
 
-test("a mismatch of lengths names the option for unequal shards", () => {
+test("a mismatch of shard lengths mentions the option for unequal shards", () => {
   const error = errorFromFailure(
     4,
     describeMismatch("rows 512 over sp: 0:256 | 256:512", "rows 510 over sp: 0:255 | 255:510"),
@@ -63,7 +63,7 @@ test("a mismatch of lengths names the option for unequal shards", () => {
   expect(error.message).toBe(`${error.details.where}: ${error.details.received}; ${error.details.remedy}`);
 });
 
-test("a mismatch of anything else does not", () => {
+test("other mismatches do not mention the option for unequal shards", () => {
   const describeCrossAttention = (scale: number) =>
     `scale ${scale}, queries 8 over sp: 0:4 | 4:8, keys 6 over sp: 0:3 | 3:6`;
   expect(
@@ -73,7 +73,7 @@ test("a mismatch of anything else does not", () => {
   expect(error.message).not.toMatch(/sequenceLength/);
 });
 
-test("Node prints the message of an error once", () => {
+test("inspect prints the message of an error once", () => {
   const error = new ShapeError({ where: "here", expected: "one thing", received: "another" });
   const nativeError = errorFromFailure(2, "here: expected one thing, received another");
   for (const candidateError of [error, nativeError]) {

@@ -13,13 +13,13 @@ const start = (options: Omit<InitOptions, "device"> = {}) => init({ device: new 
 afterEach(() => vi.unstubAllEnvs());
 
 describe("init", () => {
-  test("is one rank without an environment", async () => {
+  test("creates one rank without launcher variables", async () => {
     await using ctx = await start();
     expect([ctx.rank, ctx.size, ctx.seed]).toEqual([0, 1, 0]);
     expect(ctx.mesh.shape).toEqual({ sp: 1 });
   });
 
-  test("takes its rank from the launcher's environment", async () => {
+  test("reads rank and world size from the environment", async () => {
     vi.stubEnv("RANK", "0");
     vi.stubEnv("WORLD_SIZE", "1");
     await using ctx = await start();
@@ -30,7 +30,7 @@ describe("init", () => {
     await expect(start()).rejects.toThrow(/collectives for 2 ranks, received none; pass collectives, such as/);
   });
 
-  test("rejects what does not go together", async () => {
+  test("rejects invalid and contradictory options", async () => {
     await expect(start({ rank: 3, worldSize: 2 })).rejects.toThrow(/rank 3 of 2/);
     await expect(start({ mesh: { sp: 1 }, spSize: 1 })).rejects.toThrow(/mesh or spSize, received both/);
     await expect(start({ spSize: 2 })).rejects.toThrow(/a divisor of the world size, 1, received 2/);
@@ -49,7 +49,7 @@ describe("init", () => {
     expect(ctx.backends).toEqual(["local"]);
   });
 
-  test("arranges the ranks row-major and gives a group for every axis", async () => {
+  test("arranges ranks row-major and creates a group for each axis", async () => {
     const ranks = await referenceWorld(6, { mesh: { dp: 2, sp: 3 } });
     expect(ranks.map((ctx) => ctx.mesh.coordinate)).toEqual(
       [0, 1, 2, 3, 4, 5].map((rank) => ({ dp: Math.floor(rank / 3), sp: rank % 3 })),
@@ -60,7 +60,7 @@ describe("init", () => {
     expect(() => ranks[0]!.mesh.group("tp")).toThrow(/one of the axes dp, sp, received "tp"/);
   });
 
-  test("arranges ranks host by host, whatever their numbers, so that inner axes stay within a host", async () => {
+  test("arranges ranks by host, so that groups along inner axes stay within a host", async () => {
     const cyclicContexts = await referenceWorld(4, { mesh: { node: 2, local: 2 }, hosts: [0, 1, 0, 1] });
     expect(cyclicContexts.map(({ mesh }) => mesh.coordinate)).toEqual([
       { node: 0, local: 0 },
@@ -83,20 +83,20 @@ describe("init", () => {
     ["along which a group would number its members otherwise", [0, 1, 1, 0], { node: 2, local: 2 }],
     ["of one axis, which is the world in the order of its ranks", [0, 1, 0, 1], { sp: 4 }],
     ["on hosts of different sizes", [0, 1, 0, 0], { node: 2, local: 2 }],
-  ])("leaves ranks in the order of their numbers in a mesh %s", async (_, hosts, mesh) => {
+  ])("keeps ranks in numerical order in a mesh %s", async (_, hosts, mesh) => {
     const contexts = await referenceWorld(4, { mesh, hosts });
     expect(contexts.map((ctx) => ctx.mesh.coordinate)).toEqual([0, 1, 2, 3].map((rank) => coordinateOf(rank, mesh)));
     expect(contexts[0]!.mesh.hosts).toEqual(hosts);
   });
 
-  test("keeps its mesh, whatever becomes of the object that named it", async () => {
+  test("does not follow later changes to the mesh option", async () => {
     const mesh = { dp: 1, sp: 1 };
     await using ctx = await start({ mesh });
     mesh.sp = 8;
     expect(ctx.mesh.shape).toEqual({ dp: 1, sp: 1 });
   });
 
-  test("spSize makes the rest data parallel", async () => {
+  test("derives the dp axis from spSize", async () => {
     await using ctx = await start({ spSize: 1 });
     expect(ctx.mesh.axes).toEqual(["dp", "sp"]);
     const ranks = await referenceWorld(4, { spSize: 2 });
@@ -105,7 +105,7 @@ describe("init", () => {
 });
 
 describe("a context", () => {
-  test("finds its backends by name, and names the packages of others", async () => {
+  test("finds backends by name, and names the package of a known backend that is missing", async () => {
     const customBackend = { ...local(), name: "mine" };
     await using ctx = await start({ backends: [customBackend] });
     expect(ctx.backends).toEqual(["local", "mine"]);
@@ -119,7 +119,7 @@ describe("a context", () => {
     expect(() => ctx.backend("rign")).toThrow(OptionError);
   });
 
-  test("calls beforeClose once, while the context is open, and closes it whatever that does", async () => {
+  test("calls beforeClose once before closing, and closes even if it fails", async () => {
     const calls: boolean[] = [];
     const ctx = await start({
       beforeClose: async (closingContext) => {
@@ -137,7 +137,7 @@ describe("a context", () => {
     await expect(start({ beforeClose: 1 as never })).rejects.toThrow(/beforeClose: expected a function/);
   });
 
-  test("closes all that it has, whatever fails, and rejects with the first failure", async () => {
+  test("closes all groups and the device despite failures, and rejects with the first failure", async () => {
     const [ctx] = await referenceWorld(4, { mesh: { dp: 2, sp: 2 } });
     const closed: string[] = [];
     for (const [name, group] of [
@@ -154,7 +154,7 @@ describe("a context", () => {
     expect(disposeDevice).toHaveBeenCalledOnce();
   });
 
-  test("rejects to work after close, which is fine twice", async () => {
+  test("rejects operations after close, which may be called twice", async () => {
     const ctx = await start();
     await ctx.close();
     await ctx.close();
@@ -164,7 +164,7 @@ describe("a context", () => {
     expect(() => ctx.startTrace()).toThrow(ClosedError);
   });
 
-  test("records what the device and the collectives ran", async () => {
+  test("records the kernels of the device in a trace", async () => {
     await using ctx = await start();
     ctx.startTrace();
     ones(ctx, [2]).dispose();
@@ -172,7 +172,7 @@ describe("a context", () => {
     expect(trace.map(({ lane, name }) => [lane, name])).toEqual([["compute", "fill"]]);
   });
 
-  test("draws other numbers on every rank and at every call, unless a seed is given", async () => {
+  test("draws different numbers on each rank and in each call, unless a seed is given", async () => {
     const [a, b] = (await referenceWorld(2)) as [Context, Context];
     const drawNormal = async (ctx: Context, options = {}) => String(await randn(ctx, [4], options).read());
     const drawnValues = [await drawNormal(a), await drawNormal(b), await drawNormal(a), await drawNormal(b)];
@@ -182,7 +182,7 @@ describe("a context", () => {
 });
 
 describe("singleRankGroup", () => {
-  test("copies as many ranks would", async () => {
+  test("copies inputs to outputs without sending any bytes", async () => {
     await using ctx = await start();
     const x = fromArray(ctx, [1, 2, 3], [3]);
     const group = await ctx.world.split(0);
@@ -204,7 +204,7 @@ describe("singleRankGroup", () => {
     expect(group.traffic().bytesSent).toBe(0);
   });
 
-  test("rejects other ranks and unpaired transfers", async () => {
+  test("rejects other ranks, unpaired transfers and an output of the wrong size", async () => {
     await using ctx = await start();
     const x = ones(ctx, [1]);
     expect(() => ctx.world.sendRecv([{ tensor: x, to: 1 }])).toThrow(/a rank from 0 to 0, received 1/);
@@ -212,7 +212,7 @@ describe("singleRankGroup", () => {
     expect(() => ctx.world.allGather(ones(ctx, [2]), x)).toThrow(ShapeError);
   });
 
-  test("rejects what a group of many ranks rejects", async () => {
+  test("rejects the same invalid calls as a group of several ranks", async () => {
     await using ctx = await start();
     const { world } = ctx;
     const square = zeros(ctx, [3, 3]);
@@ -237,7 +237,7 @@ describe("singleRankGroup", () => {
     expect(Array.from(await square.read())).toEqual(new Array(9).fill(0));
   });
 
-  test("keeps no hold of what it moved", async () => {
+  test("does not retain the tensors that it copied", async () => {
     await using ctx = await start();
     const x = ones(ctx, [2, 2]);
     const out = ones(ctx, [4]);
@@ -247,12 +247,12 @@ describe("singleRankGroup", () => {
   });
 });
 
-test("coordinates", () => {
+test("coordinateOf and omitAxes return mesh coordinates", () => {
   expect(coordinateOf(5, { node: 2, gpu: 4 })).toEqual({ node: 1, gpu: 1 });
   expect(omitAxes({ dp: 1, sp: 2 }, ["sp"])).toEqual({ dp: 1 });
 });
 
-test("a native failure becomes the error of its code", () => {
+test("errorFromFailure creates the error class of a native failure code", () => {
   expect(errorFromFailure(2, "rank 3 died")).toBeInstanceOf(PeerLostError);
   expect(errorFromFailure(2, "rank 3 died").message).toBe("rank 3 died");
   expect(errorFromFailure(99, "?").name).toBe("DeviceError");

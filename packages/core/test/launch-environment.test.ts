@@ -22,7 +22,7 @@ const step = {
   SLURM_STEP_NODELIST: "gpu[007-009],x1",
 };
 
-test("the place of a rank is read from its launcher's variables", () => {
+test("rank, world size and endpoint are read from the launcher's variables", () => {
   expect(launchEnvironment({})).toEqual({
     ...{ launcher: undefined, rank: 0, worldSize: 1, localRank: undefined, localWorldSize: undefined },
     ...{ attempt: 0, job: undefined, endpoint: undefined },
@@ -49,7 +49,7 @@ test("the place of a rank is read from its launcher's variables", () => {
   });
 });
 
-test("the launcher nearest to the rank counts", () => {
+test("the innermost launcher takes precedence", () => {
   // mosaic-run in a SLURM task; torchrun in a process of mpirun; mpirun and Hydra in a SLURM task; an MPI program
   // started by srun.
   expect(launchEnvironment({ ...step, ...torchrunEnv, MOSAIC_RUN_ID: "ab" })).toMatchObject({
@@ -70,13 +70,13 @@ test("the launcher nearest to the rank counts", () => {
   });
 });
 
-test("batch scripts and interactive shells of SLURM are no ranks", () => {
+test("batch scripts and interactive shells of SLURM are not treated as ranks", () => {
   const { SLURM_STEP_ID: _, ...batch } = step;
   for (const env of [batch, { ...step, SLURM_STEP_ID: "4294967290" }])
     expect(launchEnvironment(env)).toMatchObject({ launcher: undefined, rank: 0, worldSize: 1, endpoint: undefined });
 });
 
-test("rank 0's host listens at MASTER_PORT, or beside the store of torchrun that is there", () => {
+test("rank 0 listens at MASTER_PORT, or at the next port if the store of torchrun uses it", () => {
   const parsePort = (env: Record<string, string>): number | undefined => launchEnvironment(env).endpoint?.port;
   expect(parsePort({ ...torchrunEnv, ...masterEnv, TORCHELASTIC_USE_AGENT_STORE: "True" })).toBe(29501);
   expect(parsePort({ ...torchrunEnv, ...masterEnv, TORCHELASTIC_USE_AGENT_STORE: "False" })).toBe(29500);
@@ -85,7 +85,7 @@ test("rank 0's host listens at MASTER_PORT, or beside the store of torchrun that
   expect(parsePort({ ...step, SLURM_STEP_ID: "0" })).not.toBe(parsePort(step));
 });
 
-test("partial and impossible variables are rejected", () => {
+test("incomplete and invalid variables are rejected", () => {
   const expectRefused = (env: Record<string, string>, message: string | RegExp): void =>
     expect(() => launchEnvironment(env)).toThrow(message);
   expectRefused(
@@ -129,7 +129,7 @@ test("RANK and WORLD_SIZE that contradict the launcher are rejected", () => {
   expect(launchEnvironment({ ...openMpiEnv, RANK: "17", WORLD_SIZE: "32" })).toMatchObject({ rank: 17, worldSize: 32 });
 });
 
-test("the place on the host may be set alone", () => {
+test("local rank and local world size can be set without rank and world size", () => {
   expect([localRank({ LOCAL_RANK: "3" }), localWorldSize({ LOCAL_WORLD_SIZE: "4" })]).toEqual([3, 4]);
   expect([localRank(mpichEnv), localWorldSize(mpichEnv)]).toEqual([1, 2]);
   expect([localRank({}), localWorldSize({})]).toEqual([undefined, undefined]);

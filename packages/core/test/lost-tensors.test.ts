@@ -16,7 +16,7 @@ function loseTensors(device: ReferenceDevice): void {
   device.flush();
 }
 
-test("memory of tensors that nobody disposed comes back with garbage collection", async () => {
+test("memory of undisposed tensors is freed by garbage collection", async () => {
   const device = new ReferenceDevice();
   loseTensors(device);
   expect(device.memory().allocated).toBe(1200);

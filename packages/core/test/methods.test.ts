@@ -36,7 +36,7 @@ const calls = {
   max: [],
 } satisfies Partial<Record<keyof core.TensorMethods, readonly unknown[]>>;
 
-test.each(Object.keys(calls) as (keyof typeof calls)[])("x.%s(…) is the function of that name", async (name) => {
+test.each(Object.keys(calls) as (keyof typeof calls)[])("x.%s(…) equals the function of that name", async (name) => {
   const x = createTensor();
   const operation = core[name] as (x: Tensor, ...rest: readonly unknown[]) => Tensor;
   const method = x[name] as (...rest: readonly unknown[]) => Tensor;
@@ -45,7 +45,7 @@ test.each(Object.keys(calls) as (keyof typeof calls)[])("x.%s(…) is the functi
   expect([...(await a.read())]).toEqual([...(await b.read())]);
 });
 
-test("views are methods, and every method is listed here or is a view", async () => {
+test("Tensor has view methods, and no methods other than those listed here", async () => {
   const x = createTensor();
   const viewNames = ["reshape", "permute", "transpose", "slice", "expand", "contiguous", "to"];
   expect([...(await x.transpose(0, 1).reshape([4]).slice(0, 1, 4, 2).read())]).toEqual([2, 4]);
@@ -71,7 +71,7 @@ test("views are methods, and every method is listed here or is a view", async ()
   expect(methods.toSorted()).toEqual([...viewNames, ...ownMethods, ...Object.keys(calls), "constructor"].toSorted());
 });
 
-test("a number is an operand", async () => {
+test("arithmetic methods accept a number as the operand", async () => {
   const x = createTensor();
   for (const [result, expected] of [
     [x.add(2), [2.5, 3, 4, 6]],
@@ -83,13 +83,13 @@ test("a number is an operand", async () => {
   expect(() => core.add(2 as never, 2)).toThrow(core.OptionError);
 });
 
-test("view takes no shape: that is reshape's", () => {
+test("view rejects a shape array and recommends reshape", () => {
   expect(() => createTensor().view([6, 8] as never)).toThrow(
     /^view: expected \{ shape, strides, offset \}, received \[6,8\]; use reshape\(\[6,8\]\)$/,
   );
 });
 
-test("methods chain into gradients", async () => {
+test("chained methods are differentiable", async () => {
   const x = createTensor();
   x.requiresGrad = true;
   const loss = x.square().scale(0.5).sum();

@@ -20,8 +20,8 @@ const layerOptions = defineOptions("layer", {
 });
 type LayerOptions = OptionsOf<typeof layerOptions>;
 
-describe("a declaration", () => {
-  test("whose options are all optional is no type of a number, a text or an array", () => {
+describe("defineOptions", () => {
+  test("creates a type that rejects numbers, strings and arrays even if all options are optional", () => {
     const drawOptions = defineOptions("draw", {
       seed: option.integer({ optional: true }),
       mean: option.number({ default: 0 }),
@@ -37,7 +37,7 @@ describe("a declaration", () => {
     expect(() => parseSeed([3])).toThrow(OptionError);
   });
 
-  test("is the type of what is given, and of what is parsed", () => {
+  test("infers the types of given and of parsed options", () => {
     expectTypeOf<LayerOptions["size"]>().toEqualTypeOf<number>();
     expectTypeOf<LayerOptions>().toExtend<{
       readonly rate?: number | undefined;
@@ -53,7 +53,7 @@ describe("a declaration", () => {
     expectTypeOf<ParsedLayerOptions["betas"]>().toEqualTypeOf<readonly [number, number]>();
   });
 
-  test("fills in defaults, and leaves what is optional undefined", () => {
+  test("fills in defaults and leaves other optional fields undefined", () => {
     const unsetOptions = { kind: undefined, axes: undefined, axis: undefined, where: undefined, f: undefined };
     expect(layerOptions.parse({ size: 3 })).toEqual({
       size: 3,
@@ -66,7 +66,7 @@ describe("a declaration", () => {
     expect(layerOptions.parse({ size: 3, axis: null, top: 2 })).toMatchObject({ axis: null, top: 2 });
   });
 
-  test("gives callers without options the same frozen object", () => {
+  test("returns the same frozen object for calls without options", () => {
     const normOptions = defineOptions("norm", { epsilon: option.number({ min: 0, default: 1e-5 }) });
     expect(normOptions.parse(undefined)).toBe(normOptions.parse(undefined));
     expect(Object.isFrozen(normOptions.parse(undefined))).toBe(true);
@@ -101,12 +101,12 @@ describe("a declaration", () => {
     expect(() => layerOptions.parse(options)).toThrow(message);
   });
 
-  test("lists the legal names where one is unknown, before anything else, under another name if asked", () => {
+  test("lists the valid names for an unknown option before other errors, under the given name", () => {
     const message = /^Other: expected options among size, rate, .*, f, received "sise", "toString"$/;
     expect(() => layerOptions.parse({ sise: 1, toString: 1, rate: 7 }, "Other")).toThrow(message);
   });
 
-  test("may have another's fields, words of its own, and a remedy", () => {
+  test("supports shared fields, custom expectations and remedies", () => {
     const widerOptions = defineOptions("wider", {
       device: option.custom("a device", option.hasMethods<{ read: () => void }>("read"), { remedy: "pass cpu()" }),
       ...rangeOptions.fields,
@@ -123,8 +123,8 @@ describe("a declaration", () => {
   });
 });
 
-describe("kinds", () => {
-  test("numbers within ranges", () => {
+describe("option kinds", () => {
+  test("describe and check ranges of numbers", () => {
     const stringValues = [
       option.number(),
       option.number({ min: 0 }),
@@ -156,7 +156,7 @@ describe("kinds", () => {
     );
   });
 
-  test("what attention takes", () => {
+  test("check the arguments of attention", () => {
     expect([causal(), "causal", {}, null].map((each) => option.mask().accepts(each))).toEqual([
       true,
       false,
@@ -176,7 +176,7 @@ describe("kinds", () => {
     expect(option.dtype().accepts("float64")).toBe(false);
   });
 
-  test("of arguments that are in no options object", () => {
+  test("check arguments outside of an options object", () => {
     expect(() => checkArgument("Linear: inFeatures", 0, option.integer({ min: 1 }))).toThrow(
       "Linear: inFeatures: expected an integer ≥ 1, received 0",
     );
@@ -184,7 +184,7 @@ describe("kinds", () => {
   });
 });
 
-test("any value has a text, short, and none throws", () => {
+test("formatValue formats any value as short text and does not throw", () => {
   const invalidValues = [
     Object.create(null),
     Symbol("x"),

@@ -114,7 +114,7 @@ function runWithAllocations(
   }
 }
 
-test.each(Object.entries(cases))("%s: whichever allocation fails, memory is as it was", async (_, each) => {
+test.each(Object.entries(cases))("%s frees all memory after any allocation fails", async (_, each) => {
   const device = new LimitedDevice();
   await using ctx = await init({ device, rank: 0, worldSize: 1 });
   let room = 0;
@@ -124,7 +124,7 @@ test.each(Object.entries(cases))("%s: whichever allocation fails, memory is as i
   expect(device.memory().allocated).toBe(0);
 });
 
-test("unshard leaves nothing behind, whether it fails or not", async () => {
+test("unshard leaves no memory allocated, whether it succeeds or fails", async () => {
   const device = new LimitedDevice();
   await using ctx = await init({ device, rank: 0, worldSize: 1 });
   for (const room of [0, 1, 2]) {
@@ -141,7 +141,7 @@ test("unshard leaves nothing behind, whether it fails or not", async () => {
   }
 });
 
-test("a gradient that was disposed counts as none", async () => {
+test("backward ignores a disposed gradient and creates a new one", async () => {
   const device = new LimitedDevice();
   using x = rand(device, [2]);
   x.requiresGrad = true;

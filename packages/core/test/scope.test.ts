@@ -28,8 +28,8 @@ function createLeaf(...values: number[]): Tensor {
 
 const readGrad = async (x: Tensor) => [...(await x.grad!.read())];
 
-describe("what a scope releases", () => {
-  test("all that was created inside but the result, which is the caller's", async () => {
+describe("scope", () => {
+  test("releases everything created inside except the result", async () => {
     using x = fromArray(device, [1, 2], [2]);
     const y = scope(() => x.add(x).square().scale(2));
     expect(allocatedBytes()).toBe(16);
@@ -38,19 +38,19 @@ describe("what a scope releases", () => {
     expect(allocatedBytes()).toBe(8);
   });
 
-  test("nothing that was created outside, even if it is returned", () => {
+  test("does not release tensors created outside, even if they are returned", () => {
     using x = ones(device, [2]);
     expect(scope(() => x)).toBe(x);
     expect(x.isDisposed).toBe(false);
   });
 
-  test("views, whose memory stays as long as the result shows it", async () => {
+  test("releases intermediate views, while the result keeps their memory", async () => {
     using y = scope(() => fromArray(device, [1, 2, 3, 4], [2, 2]).transpose(0, 1).slice(0, 1));
     expect(y.storage.references).toBe(1);
     expect([...(await y.read())]).toEqual([2, 4]);
   });
 
-  test("not what is returned in arrays, maps, sets and plain objects, at any depth", () => {
+  test("does not release tensors returned in arrays, maps, sets and plain objects, at any depth", () => {
     const createTensor = () => ones(device, [1]);
     const result = scope(() => {
       createTensor();
@@ -72,7 +72,7 @@ describe("what a scope releases", () => {
     expect(allocatedBytes()).toBe(5 * 4);
   });
 
-  test("what a class instance holds: only `keep` names that", () => {
+  test("releases tensors held by a class instance, except those passed to `keep`", () => {
     class Holder {
       readonly x: Tensor;
       constructor(x: Tensor) {
@@ -86,7 +86,7 @@ describe("what a scope releases", () => {
     expect([releasedTensor.x.isDisposed, keptTensor.x.isDisposed]).toEqual([true, false]);
   });
 
-  test("not what `keep` names, in however many scopes", () => {
+  test("does not release tensors passed to `keep`, even in nested scopes", () => {
     let keptTensor: Tensor | undefined;
     scope(() =>
       scope(() => {
@@ -98,7 +98,7 @@ describe("what a scope releases", () => {
     expect(allocatedBytes()).toBe(0);
   });
 
-  test("earlier what `using` binds", () => {
+  test("allows earlier release with `using`", () => {
     const y = scope(() => {
       {
         using largeTensor = ones(device, [1000]);
@@ -110,7 +110,7 @@ describe("what a scope releases", () => {
     expect(y.isDisposed).toBe(false);
   });
 
-  test("a loop in it does not keep what it disposed", () => {
+  test("does not accumulate memory of tensors disposed in a loop", () => {
     let tensorRef: WeakRef<Tensor> | undefined;
     scope(() => {
       for (let i = 0; i < 1000; i++) {
@@ -124,7 +124,7 @@ describe("what a scope releases", () => {
 });
 
 describe("use after release", () => {
-  test("of what a scope released, the message names the scope", () => {
+  test("names the scope as the reason if a scope released the tensor", () => {
     let lostTensor: Tensor | undefined;
     scope(() => {
       lostTensor = ones(device, [2]);
@@ -134,7 +134,7 @@ describe("use after release", () => {
     );
   });
 
-  test("of what was disposed by hand, in a scope or outside, it does not", () => {
+  test("does not name a scope if the tensor was disposed explicitly", () => {
     const disposedTensors: Tensor[] = [ones(device, [2])];
     scope(() => disposedTensors.push(ones(device, [2])) && disposedTensors[1]!.dispose());
     disposedTensors[0]!.dispose();
@@ -143,8 +143,8 @@ describe("use after release", () => {
   });
 });
 
-describe("scopes within scopes", () => {
-  test("the outer scope adopts what the inner one returns", () => {
+describe("nested scopes", () => {
+  test("the outer scope takes over what the inner scope returns", () => {
     let innerTensor: Tensor | undefined;
     const outerResult = scope(() => {
       innerTensor = scope(() => ones(device, [2]).scale(2));
@@ -156,7 +156,7 @@ describe("scopes within scopes", () => {
     expect(allocatedBytes()).toBe(8);
   });
 
-  test("an inner scope leaves what the outer one created, even if it returns it", () => {
+  test("an inner scope does not release tensors of the outer scope, even if it returns them", () => {
     const result = scope(() => {
       const x = ones(device, [2]);
       const sameTensor = scope(() => x);
@@ -167,7 +167,7 @@ describe("scopes within scopes", () => {
     expect(allocatedBytes()).toBe(8);
   });
 
-  test("code that runs untracked inside belongs to none", () => {
+  test("tensors created in runUntracked belong to no scope", () => {
     let x: Tensor | undefined;
     scope(() => {
       x = runUntracked(() => ones(device, [1]));
@@ -177,7 +177,7 @@ describe("scopes within scopes", () => {
 });
 
 describe("exceptions", () => {
-  test("release everything created inside, in every scope that they pass", () => {
+  test("release everything created in each scope that they pass through", () => {
     using x = ones(device, [2]);
     const runFailingScope = () =>
       scope(() => {
@@ -191,7 +191,7 @@ describe("exceptions", () => {
     expect(allocatedBytes()).toBe(8);
   });
 
-  test("which are caught leave the outer scope as it was", () => {
+  test("do not affect the outer scope if they are caught inside it", () => {
     const y = scope(() => {
       const firstTensor = ones(device, [1]);
       expect(() =>
@@ -207,7 +207,7 @@ describe("exceptions", () => {
     expect(allocatedBytes()).toBe(4);
   });
 
-  test("of an operation leave nothing of it", () => {
+  test("release the memory of a failed operation", () => {
     const failing = defineOp({
       name: "failing",
       forward([x]: [Tensor]) {
@@ -227,7 +227,7 @@ describe("exceptions", () => {
 describe("promises", () => {
   const message = /^scope: expected a synchronous function, received a promise; return tensors and await outside/;
 
-  test("returned are an error, after everything was released", () => {
+  test("are rejected as a result, after everything is released", () => {
     let x: Tensor | undefined;
     const runAsyncScope = () =>
       scope(async () => {
@@ -240,7 +240,7 @@ describe("promises", () => {
     expect(allocatedBytes()).toBe(0);
   });
 
-  test("in a container are an error too, and nothing beside them escapes, not even to an outer scope", () => {
+  test("are rejected within a container, and all other tensors in it are released", () => {
     const outer = scope(() => {
       expect(() => scope(() => ({ loss: ones(device, [1]), value: Promise.resolve(1) }))).toThrow(message);
       expect(allocatedBytes()).toBe(0);
@@ -249,7 +249,7 @@ describe("promises", () => {
     expect(outer.isDisposed).toBe(false);
   });
 
-  test("which reject later for want of what was released are no unhandled rejections", async () => {
+  test("do not cause unhandled rejections if they fail because of released tensors", async () => {
     const unhandledErrors: unknown[] = [];
     const recordUnhandled = (reason: unknown) => unhandledErrors.push(reason);
     process.on("unhandledRejection", recordUnhandled);
@@ -268,7 +268,7 @@ describe("promises", () => {
     }
   });
 
-  test("what an async function creates after an await belongs to no scope", async () => {
+  test("tensors created after an await belong to no scope", async () => {
     const lateTensor = (async () => {
       await Promise.resolve();
       return ones(device, [1]);
@@ -280,7 +280,7 @@ describe("promises", () => {
 });
 
 describe("autograd", () => {
-  test("backward runs after the scope has ended, and leaves nothing behind", async () => {
+  test("backward runs after the scope has ended and leaves no memory allocated", async () => {
     const x = createLeaf(1, 2);
     {
       using loss = scope(() => {
@@ -297,7 +297,7 @@ describe("autograd", () => {
     expect(allocatedBytes()).toBe(0);
   });
 
-  test("a tape that nobody runs is freed with the scope", () => {
+  test("a graph without a backward is freed with the scope", () => {
     using x = createLeaf(1, 2);
     scope(() => {
       x.square().tanh().sum();
@@ -305,14 +305,14 @@ describe("autograd", () => {
     expect(allocatedBytes()).toBe(8);
   });
 
-  test("a whole step inside: gradients survive, the rest does not", async () => {
+  test("gradients survive a scope around a whole step, and everything else is released", async () => {
     const x = createLeaf(3);
     scope(() => x.square().sum().backward());
     expect(await readGrad(x)).toEqual([6]);
     expect(allocatedBytes()).toBe(8);
   });
 
-  test("gradients accumulate over scopes, in place", async () => {
+  test("gradients accumulate in place over several scopes", async () => {
     const x = createLeaf(1, 2);
     let firstTensor: Tensor | null = null;
     for (let step = 1; step <= 3; step++) {
@@ -333,7 +333,7 @@ describe("autograd", () => {
     expect(allocatedBytes()).toBe(16);
   });
 
-  test("a gradient that is set inside survives", () => {
+  test("a gradient set inside a scope survives it", () => {
     const x = createLeaf(1);
     scope(() => {
       x.grad = ones(device, [1]);
@@ -341,7 +341,7 @@ describe("autograd", () => {
     expect(x.grad!.isDisposed).toBe(false);
   });
 
-  test("checkpointing keeps inputs alone, and its body needs no `using`", async () => {
+  test("a checkpoint keeps only its inputs, and its body needs no `using`", async () => {
     const x = createLeaf(1, 2, 3, 4);
     using y = scope(() => checkpoint((each) => each.square().tanh().square(), x.scale(1)));
     // x, y, and the saved input of the checkpoint.
@@ -358,7 +358,7 @@ describe("autograd", () => {
     expect(allocatedBytes()).toBe(16 + 16 + 4 + 16);
   });
 
-  test("a checkpointed body that returns its input within a scope", async () => {
+  test("a checkpoint whose body returns its input works within a scope", async () => {
     const x = createLeaf(5);
     using y = scope(() => checkpoint((each) => each, x.scale(2)).sum());
     y.backward();
@@ -382,7 +382,7 @@ describe("modules", () => {
     }
   }
 
-  test("every forward runs in a scope, of the class that overrides it last too", () => {
+  test("every forward runs in a scope, including an override and the forward it calls with super", () => {
     using x = ones(device, [2]);
     const module = new OverrideModule();
     using y = module.forward(x);
@@ -391,7 +391,7 @@ describe("modules", () => {
     expect(allocatedBytes()).toBe(16);
   });
 
-  test("nothing replaces the call path", () => {
+  test("forward cannot be replaced by a field or an assignment", () => {
     class FieldModule extends Module {
       forward = (x: Tensor): Tensor => x.square();
     }
@@ -402,7 +402,7 @@ describe("modules", () => {
     }).toThrow(TypeError);
   });
 
-  test("a forward may return anything, and an input", () => {
+  test("forward may return a container, including its input", () => {
     class SeveralOutputs extends Module {
       forward(x: Tensor): { readonly same: Tensor; readonly outputs: readonly Tensor[] } {
         return { same: x, outputs: [x.square(), x.add(x)] };
@@ -414,7 +414,7 @@ describe("modules", () => {
     expect([returnedInput, ...parts].map((each) => each.isDisposed)).toEqual([false, false, false]);
   });
 
-  test("an asynchronous forward has no scope", async () => {
+  test("an asynchronous forward runs without a scope", async () => {
     class AsyncForward extends Module {
       async forward(x: Tensor): Promise<Tensor> {
         using y = x.square();
@@ -428,7 +428,7 @@ describe("modules", () => {
     expect(allocatedBytes()).toBe(16);
   });
 
-  test("parameters and buffers that are made inside a scope live as long as the module", async () => {
+  test("parameters and buffers created inside a scope live as long as the module", async () => {
     await using ctx = await init({ device, rank: 0, worldSize: 1 });
     class ScaledModule extends Module {
       readonly inner = this.addChild("inner", new Linear(ctx, 2, 2));
@@ -453,7 +453,7 @@ describe("modules", () => {
     expect(scope(() => createParameter(ctx, [1], { initial: { kind: "constant", value: 1 } })).isDisposed).toBe(false);
   });
 
-  test("a module's result belongs to the scope that called it", () => {
+  test("the result of a module belongs to the calling scope", () => {
     let innerTensor: Tensor | undefined;
     using x = ones(device, [1]);
     const y = noGrad(() =>

@@ -28,8 +28,8 @@ function selectElements(inputShape: Shape, outputShape: Shape, mapIndex: (index:
   });
 }
 
-describe("views show the right elements", () => {
-  test("permute", () =>
+describe("view operations", () => {
+  test("permute reorders the axes", () =>
     fc.assert(
       fc.asyncProperty(anyShape, fc.infiniteStream(fc.nat(1000)), async (shape, stream) => {
         const keys = shape.map(() => stream.next().value);
@@ -42,7 +42,7 @@ describe("views show the right elements", () => {
       }),
     ));
 
-  test("slice, with steps and negative ends", () =>
+  test("slice supports steps and negative ends", () =>
     fc.assert(
       fc.asyncProperty(
         fc.nat(7),
@@ -60,7 +60,7 @@ describe("views show the right elements", () => {
       ),
     ));
 
-  test("reshape of any strides, by view or copy", () =>
+  test("reshape supports any strides, as a view or a copy", () =>
     fc.assert(
       fc.asyncProperty(fc.nat(3), fc.nat(3), fc.nat(3), fc.boolean(), async (a, b, c, isTransposed) => {
         const x = createIndexTensor([a, b, c]);
@@ -74,27 +74,27 @@ describe("views show the right elements", () => {
       }),
     ));
 
-  test("reshape fills in one length", () => {
+  test("reshape infers a length of -1, and accepts a shape without axes", () => {
     expect(createIndexTensor([2, 6]).reshape([3, -1]).shape).toEqual([3, 4]);
     expect(createIndexTensor([1]).reshape([]).shape).toEqual([]);
   });
 
-  test("expand", async () => {
+  test("expand repeats axes of length 1", async () => {
     const view = createIndexTensor([2, 1]).expand([2, 2, 3]);
     expect([...(await view.read())]).toEqual([0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
   });
 
-  test("to rounds to nearest even", async () => {
+  test("to rounds to the nearest value, with ties to even", async () => {
     const x = fromArray(device, [1 + 2 ** -8, 1 + 3 * 2 ** -8, 1 + 2 ** -11], [3]);
     expect([...(await x.to("bfloat16").read())]).toEqual([1, 1 + 2 ** -6, 1]);
     expect([...(await x.to("float16").read())]).toEqual([1 + 2 ** -8, 1 + 3 * 2 ** -8, 1]);
   });
 });
 
-describe("views share memory", () => {
+describe("memory of views", () => {
   const sharesStorage = (view: Tensor, x: Tensor) => view.storage === x.storage;
 
-  test("reshape, permute, slice, expand and what is dense already never copy", () => {
+  test("reshape, permute, slice, expand and conversions without effect do not copy", () => {
     const x = createIndexTensor([2, 3, 4]);
     const views = [x.reshape([6, 4]), x.permute([2, 0, 1]), x.slice(1, 1), x.expand([5, 2, 3, 4]), x.contiguous()];
     expect(views.every((view) => sharesStorage(view, x))).toBe(true);
@@ -102,14 +102,14 @@ describe("views share memory", () => {
     expect(sharesStorage(x.detach(), x)).toBe(true);
   });
 
-  test("splitting and merging heads is a view", () => {
+  test("splitting and merging heads does not copy", () => {
     const memory = createIndexTensor([2, 5, 3, 4]);
     const heads = memory.permute([0, 2, 1, 3]);
     const mergedHeads = heads.permute([0, 2, 1, 3]).reshape([2, 5, 12]);
     expect(sharesStorage(mergedHeads, memory)).toBe(true);
   });
 
-  test("memory returns when the last view lets go", () => {
+  test("memory is freed when the last view is disposed", () => {
     const ownDevice = new ReferenceDevice();
     const x = zeros(ownDevice, [4, 4]);
     const view = x.slice(0, 1, 2);
@@ -121,7 +121,7 @@ describe("views share memory", () => {
   });
 });
 
-test("bad views are rejected with what would be right", () => {
+test("invalid arguments of view operations are rejected with the expected values", () => {
   const x = createIndexTensor([2, 3]);
   expect(() => x.reshape([4, 2])).toThrow(/reshape: expected a shape with 6 elements, as in \[2,3\], received \[4,2\]/);
   expect(() => x.reshape([-1, -1])).toThrow(ShapeError);
@@ -135,7 +135,7 @@ test("bad views are rejected with what would be right", () => {
   expect(() => x.to("int8" as "float32")).toThrow(DTypeError);
 });
 
-test("a view never shows memory of others", () => {
+test("view rejects shapes and strides outside the tensor's elements", () => {
   const x = createIndexTensor([2, 3]);
   expect(() => x.view({ shape: [7], strides: [1] })).toThrow(
     "view: expected a view within the 6 elements of the tensor, received [7] with strides [1] from element 0",
@@ -149,7 +149,7 @@ test("a view never shows memory of others", () => {
   expect(x.view({ shape: [0, 6], strides: [100, 1], offset: 6 }).size).toBe(0);
 });
 
-test("a disposed tensor is rejected by name", () => {
+test("reshape and read reject a disposed tensor", () => {
   const x = createIndexTensor([2]);
   x.dispose();
   expect(() => x.reshape([2])).toThrow(DisposedError);
@@ -159,13 +159,13 @@ test("a disposed tensor is rejected by name", () => {
 });
 
 describe("creation", () => {
-  test("fills", async () => {
+  test("fills tensors with a value", async () => {
     expect([...(await full(device, [2], 3).read())]).toEqual([3, 3]);
     expect([...(await ones(device, [1]).read())]).toEqual([1]);
     expect([...(await zeros(device, [1], { dtype: "float16" }).read())]).toEqual([0]);
   });
 
-  test("draws the same numbers from the same seed and stream, others from others", async () => {
+  test("draws the same numbers for the same seed and stream, and different numbers otherwise", async () => {
     const drawNormal = async (seed: number, stream: number) =>
       String(await randn(device, [8], { seed, stream }).read());
     expect(await drawNormal(1, 2)).toBe(await drawNormal(1, 2));
@@ -174,7 +174,7 @@ describe("creation", () => {
     expect(String(await rand(device, [8]).read())).not.toBe(String(await rand(device, [8]).read()));
   });
 
-  test("draws from the distribution it names", async () => {
+  test("draws from the requested distribution", async () => {
     const normalValues = await randn(device, [4000], { mean: 2, std: 3 }).read();
     const mean = normalValues.reduce((a, b) => a + b) / 4000;
     expect(mean).toBeCloseTo(2, 0);
@@ -184,7 +184,7 @@ describe("creation", () => {
     expect(Math.max(...uniformValues)).toBeLessThan(0.5);
   });
 
-  test("rejects shapes and dtypes that make no sense", () => {
+  test("rejects invalid shapes and dtypes", () => {
     expect(() => fromArray(device, [1, 2, 3], [2, 2])).toThrow(
       /a shape with 3 elements, one per value, received \[2,2\] \(4 elements\)/,
     );
@@ -195,7 +195,7 @@ describe("creation", () => {
     );
   });
 
-  test("shows itself without its values", () => {
+  test("inspect formats a tensor without its values", () => {
     const x = ones(device, [2, 3]);
     expect(inspect(x)).toBe("Tensor [2,3] float32 on reference:0");
     x.dispose();

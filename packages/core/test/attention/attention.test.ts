@@ -61,14 +61,16 @@ async function checkAgainstReference(mask: Mask, { sq, sk }: { sq: number; sk: n
   }
 }
 
-describe("local attention and its gradients are the textbook's", () => {
-  test("full", () => checkAgainstReference(full(), { sq: 5, sk: 5 }));
-  test("causal, with queries that see nothing", () => checkAgainstReference(causal(), { sq: 6, sk: 4 }));
-  test("a window", () => checkAgainstReference(slidingWindow(2), { sq: 5, sk: 7 }));
-  test("documents", () => checkAgainstReference(documents([1, 3, 2], "causal"), { sq: 6, sk: 6 }));
+describe("local attention", () => {
+  test("matches the reference for a full mask", () => checkAgainstReference(full(), { sq: 5, sk: 5 }));
+  test("matches the reference for a causal mask, with queries without visible keys", () =>
+    checkAgainstReference(causal(), { sq: 6, sk: 4 }));
+  test("matches the reference for a sliding window", () => checkAgainstReference(slidingWindow(2), { sq: 5, sk: 7 }));
+  test("matches the reference for causal documents", () =>
+    checkAgainstReference(documents([1, 3, 2], "causal"), { sq: 6, sk: 6 }));
 });
 
-test("grouped heads read the KV head of their group, and its gradient is their sum", async () => {
+test("query heads of a group share their KV head, whose gradient is the sum over the group", async () => {
   await using ctx = await openContext();
   const layout = { queries: rows(ctx, 3), keys: rows(ctx, 3) };
   const runAttention = async (repeat: boolean) => {
@@ -85,7 +87,7 @@ test("grouped heads read the KV head of their group, and its gradient is their s
   }
 });
 
-test("a query that sees nothing gives 0, and an empty sequence nothing", async () => {
+test("attention over no keys returns zeros with zero gradients, and emptyState has lse −Infinity", async () => {
   await using ctx = await openContext();
   const q = createLeaf(ctx, [1, 1, 2, 2], 1);
   const emptyRows = zeros(ctx, [1, 1, 0, 2]);
@@ -96,7 +98,7 @@ test("a query that sees nothing gives 0, and an empty sequence nothing", async (
   expect([...(await emptyState(q).lse.read())]).toEqual([-Infinity, -Infinity]);
 });
 
-test("layouts default to whole sequences on this rank, and lse is returned on request", async () => {
+test("layouts default to unsharded sequences, and returnLse returns lse", async () => {
   await using ctx = await openContext();
   for (const dtype of ["float32", "bfloat16"] as const) {
     const [q, k, v] = [
@@ -123,7 +125,7 @@ test("layouts default to whole sequences on this rank, and lse is returned on re
   }
 });
 
-test("the result merges its heads without a copy, in the dtype of q", async () => {
+test("the output has the dtype of q and merges its heads without a copy", async () => {
   await using ctx = await openContext();
   const q = zeros(ctx, [1, 2, 3, 4], { dtype: "bfloat16" });
   const out = attention(ctx, q, q, q, { queries: rows(ctx, 3), keys: rows(ctx, 3) });
@@ -131,7 +133,7 @@ test("the result merges its heads without a copy, in the dtype of q", async () =
   expect(out.permute([0, 2, 1, 3]).reshape([1, 3, 8]).storage).toBe(out.storage);
 });
 
-test("nothing is left behind by forward and backward", async () => {
+test("forward and backward leave no memory allocated", async () => {
   await using ctx = await openContext();
   const [q, k, v] = [1, 2, 3].map((seed) => createLeaf(ctx, [1, 2, 3, 2], seed)) as [Tensor, Tensor, Tensor];
   {
@@ -160,7 +162,7 @@ test("a scope releases lse unless it returns it", async () => {
   expect(ctx.device.memory().allocated).toBe(allocated);
 });
 
-describe("bad input is rejected on this rank, before anything is sent", () => {
+describe("attention with invalid input", () => {
   const createSetup = async () => {
     const ranks = await referenceWorld(4);
     const ctx = ranks[3]!;
@@ -169,7 +171,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
     return { ctx, layout, options, x: zeros(ctx, [1, 2, 2, 4]) };
   };
 
-  test("rows that are not this rank's share", async () => {
+  test("rejects rows that are not this rank's shard", async () => {
     const { ctx, options, x } = await createSetup();
     const k = zeros(ctx, [1, 2, 3, 4]);
     expect(() => attention(ctx, x, k, k, options)).toThrow(ShapeError);
@@ -178,7 +180,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
     );
   });
 
-  test("ranks, heads and head sizes that do not fit", async () => {
+  test("rejects mismatched numbers of axes, batch sizes, heads and head sizes", async () => {
     const { ctx, options, x } = await createSetup();
     const invalidTensors = [
       zeros(ctx, [2, 2, 4]),
@@ -194,12 +196,12 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
     );
   });
 
-  test("dtypes", async () => {
+  test("rejects a v of another dtype", async () => {
     const { ctx, options, x } = await createSetup();
     expect(() => attention(ctx, x, x, x.to("bfloat16"), options)).toThrow(DTypeError);
   });
 
-  test("a sequence cut along other axes than the backend's", async () => {
+  test("rejects a sequence sharded along axes other than the backend's", async () => {
     const { ctx, options, layout, x } = await createSetup();
     expect(() => attention(ctx, x, x, x, { ...options, backend: local() })).toThrow(OptionError);
     const unshardedLayout = { ...layout, axes: [], spans: () => [{ start: 0, length: 2, step: 1 }] };
@@ -208,7 +210,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
     );
   });
 
-  test("a scale, a backend or a mask that makes no sense", async () => {
+  test("rejects an invalid scale, option name, backend or mask", async () => {
     const { ctx, options, x } = await createSetup();
     expect(() => attention(ctx, x, x, x, { ...options, scale: NaN })).toThrow(
       /scale: expected a finite number, received NaN/,
@@ -218,7 +220,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
     expect(() => attention(ctx, x, x, x, { ...options, mask: documents([9]) })).toThrow(/a sequence of length 9/);
   });
 
-  test("what is no mask or no layout", async () => {
+  test("rejects values that are not a Mask or a Layout, and a head size of 0", async () => {
     const { ctx, options, x } = await createSetup();
     const call = (otherOptions: object) => () => attention(ctx, x, x, x, { ...options, ...otherOptions });
     expect(call({ mask: "causal" })).toThrow(/mask: expected a Mask, such as masks.causal\(\).*, received "causal"/);
@@ -230,7 +232,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
     expect(() => attention(ctx, empty, empty, empty, options)).toThrow(/D and Dv from 1 to 256/);
   });
 
-  test("a disposed tensor and a closed context", async () => {
+  test("rejects a disposed tensor and a closed context", async () => {
     const { ctx, options, x } = await createSetup();
     const disposedTensor = x.detach();
     disposedTensor.dispose();

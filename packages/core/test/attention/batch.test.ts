@@ -59,14 +59,14 @@ async function results(ctx: Context, { q, k, v, dOut }: ReturnType<typeof create
 
 const sampleMasks: readonly Mask[] = [causal(), slidingWindow(3), full(), inverseCausal()];
 
-describe.each(["left", "right"] as const)("padded on the %s", (padding) => {
+describe.each(["left", "right"] as const)("attention on batches padded on the %s", (padding) => {
   test.each<[string, Mask | readonly Mask[]]>([
     ["causal", causal()],
     ["full", full()],
     ["slidingWindow", slidingWindow(4)],
     ["bidirectionalCausal", bidirectionalCausal()],
     ["a mask of each sample", sampleMasks],
-  ])("%s: a sample is what it is alone, to the bit, and padding is 0", async (_, mask) => {
+  ])("%s: computes each sample bitwise as if alone, with empty results for the padding", async (_, mask) => {
     await using ctx = await openContext();
     const batchResults = await results(ctx, createInputs(ctx, padding), { mask, lengths, padding });
     for (let sample = 0; sample < batch; sample++) {
@@ -101,7 +101,7 @@ describe.each(["left", "right"] as const)("padded on the %s", (padding) => {
   });
 });
 
-test("documents of each sample are those of its own tokens", async () => {
+test("documents of each sample are shifted to the positions of its tokens", async () => {
   const resolvedMask = resolveBatchMaskUnchecked(
     "test",
     batchMaskOptions.parse({
@@ -121,7 +121,7 @@ test("documents of each sample are those of its own tokens", async () => {
   ]);
 });
 
-test("masks are resolved once for the same masks and lengths, and samples that see the same have one mask", () => {
+test("masks are resolved once per pair of lengths, and samples with equal masks share the result", () => {
   let callCount = 0;
   const mask: Mask = {
     name: "counted",
@@ -145,7 +145,7 @@ test("masks are resolved once for the same masks and lengths, and samples that s
   expect(resolve({ mask, lengths: { keys: [4, 6, 5] } })).not.toBe(resolve({ mask, lengths: { keys: [4, 5, 6] } }));
 });
 
-describe("bad input is rejected on this rank, before anything is sent", () => {
+describe("attention on an invalid batch, before the backend runs", () => {
   const createInvalidCall = async (options: object): Promise<() => unknown> => {
     const ranks = await referenceWorld(4);
     const ctx = ranks[3]!;
@@ -195,13 +195,13 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
       ShapeError,
       /a sequence of length 10/,
     ],
-  ])("%s", async (_, options, kind, message) => {
+  ])("rejects %s", async (_, options, kind, message) => {
     const invalidCall = await createInvalidCall(options);
     expect(invalidCall).toThrow(kind);
     expect(invalidCall).toThrow(message);
   });
 
-  test("a device without the feature", async () => {
+  test("rejects sample masks on a device without the feature", async () => {
     const device = Object.assign(new ReferenceDevice(), { features: [] });
     await using ctx = await init({ device });
     const x = fromArray(ctx, values(2 * 2 * 3 * 4), [2, 2, 3, 4]);
@@ -213,7 +213,7 @@ describe("bad input is rejected on this rank, before anything is sent", () => {
   });
 });
 
-test("a tile needs a mask for each sample, disjoint from that of all", async () => {
+test("checkTile requires a mask for each sample that is disjoint from the common mask", async () => {
   await using ctx = await openContext();
   const x = fromArray(ctx, values(2 * 4), [2, 1, 4, 1]);
   const rows = [{ start: 0, length: 4, step: 1 }];

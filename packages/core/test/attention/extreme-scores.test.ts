@@ -60,7 +60,7 @@ async function attendBlockwise({ q, k }: Inputs) {
 const row = (x: readonly number[], i: number) => x.slice(i * size, (i + 1) * size);
 const dot = (a: readonly number[], b: readonly number[]) => a.reduce((sum, value, i) => sum + value * b[i]!, 0);
 
-test.each([1e9, 1e10, 1e20, 1e37])("of scores of %d the largest takes all, forward and backward", async (factor) => {
+test.each([1e9, 1e10, 1e20, 1e37])("scores of %d select the best key, forward and backward", async (factor) => {
   const q = values(rows * size, 1).map((x) => Math.fround(x * factor));
   const k = values(rows * size, 2).map(Math.fround);
   const actual = await attendBlockwise({ q, k });
@@ -76,7 +76,7 @@ test.each([1e9, 1e10, 1e20, 1e37])("of scores of %d the largest takes all, forwa
   for (const x of actual.dk) expect(Math.abs(x)).toBeLessThan(1e-6 * factor);
 });
 
-test("scores of −Infinity count for nothing, and a row of them is an empty one", async () => {
+test("keys with a score of −Infinity are ignored, and a row of only such keys has lse −Infinity", async () => {
   const q = values(rows * size, 1).map((x, i) => (i % size === 0 ? 1 : x));
   const k = values(rows * size, 2).map((x, i) => (i % size === 0 && i < 6 * size ? -Infinity : x));
   const actual = await attendBlockwise({ q, k });

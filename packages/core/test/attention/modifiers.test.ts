@@ -57,13 +57,13 @@ function expectClose(actual: readonly number[][], expected: readonly number[][])
   }
 }
 
-describe("attention and its gradients are the textbook's", () => {
+describe("attention with modifiers", () => {
   test.each([
     ["softcap", { softcap: 0.8 }, undefined],
     ["slopes", {}, headSlopes],
     ["softcap before slopes", { softcap: 0.8 }, headSlopes],
     ["neither, of values of another head size", {}, undefined],
-  ])("%s", async (_, options, slopes) => {
+  ])("matches the reference: %s", async (_, options, slopes) => {
     await using ctx = await openContext();
     const [qkv, referenceQkv] = [inputs(ctx), inputs(ctx)];
     const alibiSlopes = slopes && fromArray(ctx, slopes, [heads]);
@@ -79,7 +79,7 @@ describe("attention and its gradients are the textbook's", () => {
 describe("dropout", () => {
   const options: AttentionOptions = { mask: causal(), dropout: 0.4 };
 
-  test("is the same for the same call of a fresh context, another for the next call, and none for 0", async () => {
+  test("repeats in a fresh context, differs in the next call, and has no effect with probability 0", async () => {
     await using ctx = await openContext();
     await using otherContext = await openContext();
     const attendWithDropout = async (context: Context, probability: number) =>
@@ -92,7 +92,7 @@ describe("dropout", () => {
     expect(firstOutput).not.toEqual(outputWithoutDropout);
   });
 
-  test("weights that are kept count 1 / (1 − probability), and lse is that of all", async () => {
+  test("scales the kept weights by 1 / (1 − probability) and does not change lse", async () => {
     await using ctx = await openContext();
     const [rows, probability] = [40, 0.25];
     const q = fromArray(ctx, new Float64Array(rows * size), [1, 1, rows, size]);
@@ -105,7 +105,7 @@ describe("dropout", () => {
     expect(Math.abs(mean - (1 - probability))).toBeLessThan((5 * Math.sqrt(probability * (1 - probability))) / rows);
   });
 
-  test.each([true, false])("is the same in a checkpoint's two forwards, keepAttention %s", async (keepAttention) => {
+  test.each([true, false])("is the same in both forwards of a checkpoint, keepAttention %s", async (keepAttention) => {
     await using ctx = await openContext();
     await using otherContext = await openContext();
     const [checkpointedQkv, plainQkv] = [inputs(ctx), inputs(otherContext)];
@@ -117,7 +117,7 @@ describe("dropout", () => {
     );
   });
 
-  test("is the same on every rank of a sequence, and counts samples on along dp", async () => {
+  test("is the same with a sharded sequence and batch as on one device", async () => {
     await using singleContext = await openContext();
     const fullQkv = inputs(singleContext);
     const [expected] = await computeResults(attention(singleContext, ...fullQkv, options), fullQkv);
@@ -145,7 +145,7 @@ describe("dropout", () => {
     }
   });
 
-  test("of a module ends with eval()", async () => {
+  test("is disabled in a module by eval()", async () => {
     await using ctx = await openContext();
     const attn = new MultiAxisAttention(ctx, { embedDim: 6, numHeads: 3, attentionAxis: 1, dropout: 0.5 });
     const x = createLeaf(ctx, [1, 8, 6], 1);
@@ -156,7 +156,7 @@ describe("dropout", () => {
   });
 });
 
-test("slopes may be disposed before the backward, and are not mutated meanwhile", async () => {
+test("slopes may be disposed before the backward, but may not be mutated", async () => {
   await using ctx = await openContext();
   const [disposedSlopesQkv, keptSlopesQkv] = [inputs(ctx), inputs(ctx)];
   const [disposedSlopes, keptSlopes] = [fromArray(ctx, headSlopes, [heads]), fromArray(ctx, headSlopes, [heads])];
@@ -171,7 +171,7 @@ test("slopes may be disposed before the backward, and are not mutated meanwhile"
   ).toThrow(/mutated|version/);
 });
 
-test("a module passes softcap and slopes on", async () => {
+test("MultiAxisAttention applies softcap and alibiSlopes", async () => {
   const outputs = [];
   for (const name of ["none", "softcap", "alibiSlopes"]) {
     await using ctx = await openContext();
@@ -187,7 +187,7 @@ test("a module passes softcap and slopes on", async () => {
   expect(new Set(outputs).size).toBe(3);
 });
 
-test("what cannot be is rejected", async () => {
+test("invalid softcap, dropout and slopes are rejected", async () => {
   await using ctx = await openContext();
   const qkv = inputs(ctx);
   const createCall = (options: AttentionOptions) => () => attention(ctx, ...qkv, options);

@@ -126,19 +126,19 @@ function expectEqual(actual: Results, expected: Results): void {
   }
 }
 
-describe("a sink is a key of value 0 that every row sees", () => {
+describe("attention with sinks", () => {
   test.each([
     ["full", full()],
     ["causal, with queries that see no key", causal()],
     ["a window", slidingWindow(2)],
-  ])("%s", async (_, mask) => {
+  ])("equals attention with an additional key of value 0: %s", async (_, mask) => {
     await using ctx = await openContext();
     const expected = await computeWithExplicitKey(ctx, mask);
     expect(Math.max(...expected.dSinks.map(Math.abs))).toBeGreaterThan(0.01);
     expectEqual(await computeWithSinks(ctx, mask), expected);
   });
 
-  test.each([true, false])("in a checkpoint, keepAttention %s", async (keepAttention) => {
+  test.each([true, false])("equals the additional key in a checkpoint, keepAttention %s", async (keepAttention) => {
     await using ctx = await openContext();
     const x = createLeaf(ctx, [1]);
     const runCheckpointed = (forward: () => Tensor) => checkpoint({ keepAttention }, (_x: Tensor) => forward(), x);
@@ -146,7 +146,7 @@ describe("a sink is a key of value 0 that every row sees", () => {
   });
 });
 
-test("of rows that see no key, and of padding, lse is the sink, and out and their share of gradients are 0", async () => {
+test("padding rows have lse equal to the sink, output 0 and no share of the gradients", async () => {
   await using ctx = await openContext();
   const q = createLeaf(ctx, [1, 1, 4, 2]);
   const sinks = createLeaf(ctx, [1], [0.25]);
@@ -160,7 +160,7 @@ test("of rows that see no key, and of padding, lse is the sink, and out and thei
   expect((await q.grad!.read()).every((value) => value === 0)).toBe(true);
 });
 
-test("a sink of −Infinity is none, also for rows that see nothing", async () => {
+test("a sink of −Infinity has no effect, also in rows without visible keys", async () => {
   await using ctx = await openContext();
   const x = createLeaf(ctx, [1, 2, 4, 2]);
   const sinks = createLeaf(ctx, [2], [-Infinity, -Infinity]);
@@ -175,7 +175,7 @@ test("a sink of −Infinity is none, also for rows that see nothing", async () =
   expect(Array.from(await sinks.grad!.read(), Math.abs)).toEqual([0, 0]);
 });
 
-test("each rank's gradient is its rows' share, and the sum over ranks is the gradient of one device", async () => {
+test("the gradients of the sinks on all ranks sum to the gradient on one device", async () => {
   const gradients = async (contexts: readonly Context[], backend: AttentionBackend | "local") => {
     const rankGradients = contexts.map(async (ctx) => {
       const isSharded = backend !== "local";
@@ -205,7 +205,7 @@ test("each rank's gradient is its rows' share, and the sum over ranks is the gra
   }
 });
 
-test("what is made for sinks is released", async () => {
+test("forward and backward with sinks release their temporary memory", async () => {
   await using ctx = await openContext();
   const x = createLeaf(ctx, [1, 2, 4, 2]);
   const sinks = createLeaf(ctx, [2]);
@@ -224,7 +224,7 @@ test("what is made for sinks is released", async () => {
   expect(ctx.device.memory().allocated - allocatedBefore).toBeLessThanOrEqual(dOut);
 });
 
-test("sinks of another shape or dtype are rejected", async () => {
+test("sinks with an invalid shape or dtype are rejected", async () => {
   await using ctx = await openContext();
   const x = createLeaf(ctx, [1, 2, 4, 2]);
   const createCall = (sinks: Tensor) => () => attention(ctx, x, x, x, { sinks });

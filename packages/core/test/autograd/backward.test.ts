@@ -25,7 +25,7 @@ function createLeaf(...values: number[]): Tensor {
 const readGrad = async (x: Tensor) => [...(await x.grad!.read())];
 
 describe("the tape", () => {
-  test("adds the gradients of every way and of every backward", async () => {
+  test("accumulates gradients over all paths and over several backwards", async () => {
     const x = createLeaf(1, 2);
     using y = add(mul(x, x), scale(x, 3));
     using loss = sum(y);
@@ -36,7 +36,7 @@ describe("the tape", () => {
     expect(await readGrad(x)).toEqual([6, 8]);
   });
 
-  test("gives no gradient to what requires none", async () => {
+  test("leaves grad null for tensors that do not require a gradient", async () => {
     const x = createLeaf(1);
     const y = full(device, [1], 2);
     using z = mul(x, y);
@@ -45,13 +45,13 @@ describe("the tape", () => {
     expect(await readGrad(x)).toEqual([2]);
   });
 
-  test("takes a leaf itself as root", async () => {
+  test("accepts a leaf as the root", async () => {
     const x = createLeaf(5);
     x.backward();
     expect(await readGrad(x)).toEqual([1]);
   });
 
-  test("passes through intermediate results that were disposed", async () => {
+  test("passes through disposed intermediate results", async () => {
     const x = createLeaf(3);
     const y = square(x);
     using z = square(y);
@@ -60,7 +60,7 @@ describe("the tape", () => {
     expect(await readGrad(x)).toEqual([108]);
   });
 
-  test("runs to any depth and leaves nothing behind", async () => {
+  test("supports a graph of 20 000 operations and leaves no memory allocated", async () => {
     const x = createLeaf(1);
     let y = scale(x, 1);
     for (let i = 0; i < 20_000; i++) {
@@ -75,7 +75,7 @@ describe("the tape", () => {
     expect(device.memory().allocated).toBe(0);
   });
 
-  test("frees a long tape that is dropped without a backward", () => {
+  test("frees a long graph that is dropped without a backward", () => {
     const x = createLeaf(1);
     let y = square(x);
     for (let i = 0; i < 20_000; i++) {
@@ -87,7 +87,7 @@ describe("the tape", () => {
     expect(device.memory().allocated).toBe(0);
   });
 
-  test("a leaf's gradient is dense and its own", async () => {
+  test("gives each leaf a contiguous gradient with its own storage", async () => {
     const [x, y] = [createLeaf(1, 2), createLeaf(3, 4)];
     using sum = add(x, y);
     using seed = ones(device, [1]);
@@ -98,7 +98,7 @@ describe("the tape", () => {
     expect(seed.storage.references).toBe(2);
   });
 
-  test("does not write to a gradient that was passed in", async () => {
+  test("does not write to the gradient argument", async () => {
     const x = createLeaf(1, 2);
     using seed = fromArray(device, [1, 1], [2]);
     x.backward(seed);
@@ -107,7 +107,7 @@ describe("the tape", () => {
     expect(await readGrad(x)).toEqual([2, 2]);
   });
 
-  test("accumulates in place", () => {
+  test("accumulates into the existing gradient in place", () => {
     const x = createLeaf(1);
     for (let i = 0; i < 2; i++) {
       using y = square(x);
@@ -120,8 +120,8 @@ describe("the tape", () => {
   });
 });
 
-describe("what cannot run reports why", () => {
-  test("a second backward", () => {
+describe("validation in autograd", () => {
+  test("rejects a second backward through the same graph", () => {
     const x = createLeaf(1);
     using y = square(x);
     y.backward();
@@ -129,11 +129,11 @@ describe("what cannot run reports why", () => {
     expect(() => y.backward()).toThrow(/backward of square: .*run the forward again/);
   });
 
-  test("a tensor without gradient history", () => {
+  test("rejects the backward of a tensor without gradient history", () => {
     expect(() => ones(device, [1]).backward()).toThrow(/set requiresGrad on a leaf/);
   });
 
-  test("many elements without a gradient, or a gradient that does not fit", () => {
+  test("rejects a missing gradient for several elements, and a gradient of another shape or dtype", () => {
     const x = createLeaf(1, 2);
     using y = square(x);
     expect(() => y.backward()).toThrow(/a scalar, or a gradient argument, received \[2\]; reduce/);
@@ -141,7 +141,7 @@ describe("what cannot run reports why", () => {
     expect(() => y.backward(ones(device, [2], { dtype: "bfloat16" }))).toThrow(/received \[2\] bfloat16/);
   });
 
-  test("an operation whose backward returns nonsense, without a leak", () => {
+  test("rejects a gradient of the wrong shape from a custom operation, without a leak", () => {
     const wrongShapeOp = defineOp({
       name: "wrong",
       forward: ([x]: [Tensor]) => ({ output: x.device.empty([1], "float32"), saved: {} }),
@@ -155,15 +155,15 @@ describe("what cannot run reports why", () => {
     expect(device.memory().allocated).toBe(0);
   });
 
-  test("a disposed input", () => {
+  test("rejects a disposed input", () => {
     const x = createLeaf(1);
     x.dispose();
     expect(() => square(x)).toThrow(DisposedError);
   });
 });
 
-describe("recording", () => {
-  test("noGrad records nothing, enableGrad inside it does; both end with an error", () => {
+describe("noGrad, enableGrad and detach", () => {
+  test("record operations only inside enableGrad or outside noGrad, and restore the mode after an error", () => {
     const x = createLeaf(1);
     expect(noGrad(() => square(x)).node).toBeUndefined();
     expect(noGrad(() => enableGrad(() => square(x))).node).toBeDefined();
@@ -175,14 +175,14 @@ describe("recording", () => {
     expect(square(x).node).toBeDefined();
   });
 
-  test("what is detached has no history", () => {
+  test("detach removes the gradient history", () => {
     const x = createLeaf(1);
     expect(square(x).detach().requiresGrad).toBe(false);
   });
 });
 
 describe("defineOp", () => {
-  test("keeps inputs by a handle of its own and disposes what was saved", async () => {
+  test("keeps saved tensors until the backward and then disposes them", async () => {
     const freedTensors: Tensor[] = [];
     const cube = defineOp({
       name: "cube",
@@ -212,7 +212,7 @@ describe("defineOp", () => {
     expect(freedTensors[1]!.isDisposed).toBe(true);
   });
 
-  test("may return the gradient of its output, even for several inputs", async () => {
+  test("accepts the gradient of the output as the gradient of several inputs", async () => {
     const identityOp = defineOp({
       name: "pass",
       forward: ([a]: [Tensor, Tensor]) => ({ output: scaleCopy(a), saved: {} }),
@@ -239,7 +239,7 @@ function scaleCopy(x: Tensor): Tensor {
 }
 
 describe("checkpoint", () => {
-  test("leaves an input that the body gives back to whom it belongs", async () => {
+  test("does not dispose an input that the body returns", async () => {
     const x = createLeaf(1, 2);
     using y = checkpoint((each) => each, x);
     using z = noGrad(() => checkpoint((each) => each, x));
@@ -249,7 +249,7 @@ describe("checkpoint", () => {
     expect(await readGrad(x)).toEqual([1, 1]);
   });
 
-  test("leaves a tensor of the caller that the body gives back, and gives it its gradient", async () => {
+  test("does not dispose a captured tensor that the body returns, and gives it a gradient", async () => {
     const x = createLeaf(1, 2);
     using constant = ones(device, [2]);
     using y = checkpoint(() => x);
@@ -278,7 +278,7 @@ describe("checkpoint", () => {
   });
 });
 
-test("10 000 steps leave device memory flat", async () => {
+test("10 000 training steps do not increase device memory", async () => {
   const weight = createLeaf(0.5, -0.5);
   const x = fromArray(device, [1, 2, 3, 4], [2, 2]);
   for (let step = 0; step < 10_000; step++) {
@@ -293,8 +293,8 @@ test("10 000 steps leave device memory flat", async () => {
   expect(device.memory().peak).toBeLessThan(2000);
 });
 
-describe("parts of a tensor", () => {
-  test("add their gradients where the others' are", async () => {
+describe("slices of a tensor", () => {
+  test("accumulate their gradients at their offsets in the gradient of the whole tensor", async () => {
     const x = createLeaf(1, 2, 3, 4);
     using y = scale(x, 2);
     using firstRows = y.slice(0, 0, 3);
@@ -310,7 +310,7 @@ describe("parts of a tensor", () => {
     expect(await readGrad(x)).toEqual([8, 16, 24, 12]);
   });
 
-  test("are gradients of their own where the whole's is another tensor's, too", async () => {
+  test("do not write into a gradient that is shared with another tensor", async () => {
     const x = createLeaf(1, 2);
     using y = scale(x, 1);
     using firstElement = y.slice(0, 0, 1);
@@ -324,7 +324,7 @@ describe("parts of a tensor", () => {
     expect(await readGrad(x)).toEqual([3, 2]);
   });
 
-  test("cost one gradient of the whole", async () => {
+  test("allocate only one gradient of the whole tensor", async () => {
     const x = createLeaf(...Array.from({ length: 1000 }, (_, i) => i));
     using y = scale(x, 1);
     using scopeResult = scope(() =>
@@ -340,7 +340,7 @@ describe("parts of a tensor", () => {
 });
 
 describe("a leaf's gradient", () => {
-  test("that is set must have the shape and a dtype of its tensor", () => {
+  test("is rejected if it is set to another shape or dtype, or to a value that is not a tensor", () => {
     const x = createLeaf(1, 2);
     expect(() => (x.grad = ones(device, [3]))).toThrow(/^grad: expected a gradient of shape \[2\], received \[3\]$/);
     expect(() => (x.grad = ones(device, [2], { dtype: "bfloat16" }))).toThrow(DTypeError);
@@ -350,7 +350,7 @@ describe("a leaf's gradient", () => {
     x.grad = null;
   });
 
-  test("keeps no memory beside its own", () => {
+  test("does not retain the gradient of a concatenation that it was sliced from", () => {
     const small = ones(device, [1, 4]);
     small.requiresGrad = true;
     using large = ones(device, [10_000, 4]);
@@ -361,7 +361,7 @@ describe("a leaf's gradient", () => {
   });
 });
 
-test("the result of an operation requires a gradient until it is detached", () => {
+test("requiresGrad of an operation's result cannot be set to false, and detach() returns a tensor without it", () => {
   using y = square(createLeaf(2));
   expect(() => (y.requiresGrad = false)).toThrow(
     /^requiresGrad: expected a leaf, to be set to false, received the result of square; use x\.detach\(\)/,
@@ -371,7 +371,7 @@ test("the result of an operation requires a gradient until it is detached", () =
   expect(detached.requiresGrad).toBe(false);
 });
 
-test.each([noGrad, enableGrad] as const)("the mode of %o is not that of an async function", async (withMode) => {
+test.each([noGrad, enableGrad] as const)("%o rejects async functions, but not promises", async (withMode) => {
   expect(() => withMode(async () => Promise.resolve())).toThrow(
     /expected a synchronous function, received an async function; await outside/,
   );

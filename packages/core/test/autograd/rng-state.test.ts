@@ -34,14 +34,14 @@ async function gradient(
 
 const runTwice = (ctx: Context, x: Tensor): Tensor => addNoise(ctx, addNoise(ctx, x));
 
-test("random tensors in a checkpointed body are the same the second time, and no number is drawn twice", async () => {
+test("checkpoint recomputes its body with the same random numbers and does not affect later draws", async () => {
   const plainResult = await gradient(runTwice);
   expect(plainResult.gradient).toEqual(plainResult.output);
   expect(plainResult.next).toBe(3);
   expect(await gradient((ctx, x) => checkpoint((each) => runTwice(ctx, each), x))).toEqual(plainResult);
 });
 
-test("so they are in bodies within bodies", async () => {
+test("nested checkpoints recompute their bodies with the same random numbers", async () => {
   const plainResult = await gradient((ctx, x) => addNoise(ctx, runTwice(ctx, addNoise(ctx, x))));
   const nestedResult = await gradient((ctx, x) =>
     checkpoint((each) => {
@@ -52,7 +52,7 @@ test("so they are in bodies within bodies", async () => {
   expect(nestedResult).toEqual(plainResult);
 });
 
-test("so they are on a device without a context", async () => {
+test("checkpoint recomputes with the same random numbers on a device without a context", async () => {
   const device = new ReferenceDevice();
   using x = ones(device, [3]);
   x.requiresGrad = true;
@@ -67,7 +67,7 @@ test("so they are on a device without a context", async () => {
   expect(await unrelatedDraw.read()).not.toEqual(await y.read());
 });
 
-test("seeds and streams that are no integers are rejected before anything is made", () => {
+test("seeds and streams that are not integers ≥ 0 are rejected before memory is allocated", () => {
   const device = new ReferenceDevice();
   for (const drawRandom of [rand, randn]) {
     expect(() => drawRandom(device, [2], { seed: -1 })).toThrow(/seed: expected an integer ≥ 0, received -1/);
@@ -76,7 +76,7 @@ test("seeds and streams that are no integers are rejected before anything is mad
   expect(device.memory().allocated).toBe(0);
 });
 
-test("a body that fails leaves no trace", async () => {
+test("a checkpointed body that throws does not disturb the random stream", async () => {
   const ctx = (await referenceWorld(1))[0]!;
   using x = ones(ctx, [1]);
   const runFailingCheckpoint = () => checkpoint((each: Tensor) => throwInBody(each), x);

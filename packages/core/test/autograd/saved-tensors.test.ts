@@ -26,8 +26,8 @@ function createLeaf(...values: number[]): Tensor {
   return x;
 }
 
-describe("a saved tensor that was mutated before its backward is an error", () => {
-  test("that names the operation, the tensor and what mutated it", () => {
+describe("backward after a saved tensor was mutated", () => {
+  test("throws an error that names the operation, the tensor and the mutating kernel", () => {
     const [x, y] = [createLeaf(1, 2), createLeaf(3, 4)];
     using product = x.mul(y);
     device.kernels.fill(y, 0);
@@ -41,7 +41,7 @@ describe("a saved tensor that was mutated before its backward is an error", () =
     );
   });
 
-  test("through a view, by a host write, and of an output", () => {
+  test("throws for a host write through a view, and for a mutated output", () => {
     const x = createLeaf(1, 2);
     using squaredInput = x.square();
     {
@@ -56,7 +56,7 @@ describe("a saved tensor that was mutated before its backward is an error", () =
     expect(() => y.backward(ones(device, [2]))).toThrow(/backward of softmax: .*"output".*mutated by "scalar"/);
   });
 
-  test("although the graph was built in a scope, and from a leaf that needs no gradient", () => {
+  test("throws for a mutated operand that requires no gradient", () => {
     const x = createLeaf(1);
     using factor = ones(device, [1]);
     using y = x.mul(factor).tanh();
@@ -64,14 +64,14 @@ describe("a saved tensor that was mutated before its backward is an error", () =
     expect(() => y.backward()).toThrow(/backward of mul: expected "b" \[1\]/);
   });
 
-  test("of a checkpoint: its input", () => {
+  test("throws for a mutated input of a checkpoint", () => {
     const x = createLeaf(1, 2);
     using y = checkpoint((each) => each.square().sum(), x);
     device.kernels.fill(x, 3);
     expect(() => y.backward()).toThrow(/backward of checkpoint: expected "input 0" \[2\].*mutated by "fill"/);
   });
 
-  test("of a custom operation: what it saved itself", () => {
+  test("throws for a mutated tensor that a custom operation saved, but not for other tensors", () => {
     const scaleByTableOp = defineOp({
       name: "scaled",
       forward([x]: [Tensor], scratch: Tensor) {
@@ -96,7 +96,7 @@ describe("a saved tensor that was mutated before its backward is an error", () =
     expect(x.grad).not.toBeNull();
   });
 
-  test("by a collective", async () => {
+  test("throws for a tensor that a collective mutated", async () => {
     await using ctx = await init({ device, collectives: singleRankGroup(), rank: 0, worldSize: 1 });
     const x = createLeaf(1, 2);
     using y = x.square();
@@ -113,7 +113,7 @@ describe("a saved tensor that was mutated before its backward is an error", () =
     expect(receivedTensor.storage.version).toBeGreaterThan(versionsBefore[1]!);
   });
 
-  test("by an optimizer's step between forward and backward, as in PyTorch", async () => {
+  test("throws for a parameter that an optimizer step updated, as in PyTorch", async () => {
     await using ctx = await init({ device, rank: 0, worldSize: 1 });
     using layer = new Linear(ctx, 2, 1);
     using x = randn(ctx, [3, 2]);
@@ -139,8 +139,8 @@ describe("a saved tensor that was mutated before its backward is an error", () =
   });
 });
 
-describe("what is no error", () => {
-  test("a mutation of what no operation saved, before the forward, or after the backward", async () => {
+describe("backward after a permitted mutation", () => {
+  test("succeeds if the tensor is not saved, or is mutated before the forward or after the backward", async () => {
     const x = createLeaf(1, 2);
     device.kernels.fill(x, 2);
     using sum = x.add(x);
@@ -152,7 +152,7 @@ describe("what is no error", () => {
     expect([...(await x.grad!.read())]).toEqual([8, 8]);
   });
 
-  test("accumulating gradients over forwards of the same parameters, and stepping between", async () => {
+  test("succeeds if gradients accumulate over forwards and parameters are updated between steps", async () => {
     const weight = createLeaf(1, 1);
     for (let step = 0; step < 3; step++) {
       for (let microBatch = 0; microBatch < 2; microBatch++) {
@@ -165,7 +165,7 @@ describe("what is no error", () => {
     expect([...(await weight.read())]).toEqual([125, 125]);
   });
 
-  test("a sharded parameter that is released after the forward and gathered again for the backward", async () => {
+  test("succeeds if a sharded parameter is released after the forward and gathered for the backward", async () => {
     using weight = fromArray(device, [1, 2, 3, 4], [2, 2]);
     weight.requiresGrad = true;
     using x = fromArray(device, [1, 1], [1, 2]);
@@ -186,10 +186,10 @@ describe("what is no error", () => {
   });
 });
 
-describe("every kernel raises the version of what the schema states that it mutates, and of nothing else", () => {
+describe("kernel calls", () => {
   const kernels = Object.keys(kernelSchema) as KernelName[];
 
-  test.each(kernels)("%s", (kernel) => {
+  test.each(kernels)("%s raises the version only of operands that the schema declares as mutated", (kernel) => {
     const parameters: Record<string, Tensor>[] = kernelSchema[kernel].map(() => ({}));
     const args: unknown[] = parameters;
     const operands = getOperands(kernel).map((operand) => {

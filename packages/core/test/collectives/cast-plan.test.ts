@@ -13,7 +13,7 @@ function createSingleRangePlan(range: RowRange, sender = 0, receiver = 1): Group
   };
 }
 
-test("a hash follows from ranges and tensors, but not from rows", () => {
+test("groupCastHash depends on ranges, operation, shapes and dtypes, but not on the number of rows", () => {
   const range = { start: 2, length: 3 };
   const hash = groupCastHash(createSingleRangePlan(range), 0, [createShapedTensor(2, 9, 4)]);
   expect(groupCastHash(createSingleRangePlan({ ...range }), 0, [createShapedTensor(2, 30, 4)])).toBe(hash);
@@ -44,7 +44,7 @@ test("hashes of ten thousand plans differ", () => {
   expect(hashes.size).toBe(10_000);
 });
 
-test("a plan is verified and hashed once for an object", () => {
+test("a plan object is verified once per rank and hashed once", () => {
   const ranges = vi.fn<GroupCastPlan["ranges"]>(createSingleRangePlan({ start: 0, length: 1 }).ranges);
   const plan = { size: 3, ranges };
   const firstCast = rankGroupCast("test", plan, { rank: 0, size: 3 });
@@ -74,6 +74,6 @@ test.each<[unknown, string]>([
     { size: 3, ranges: (sender: number, receiver: number) => (sender === receiver ? [] : [null]) },
     "test: plan.ranges(0, 1): expected ranges",
   ],
-])("%j is rejected", (plan, message) => {
+])("the plan %j is rejected", (plan, message) => {
   expect(() => rankGroupCast("test", plan as GroupCastPlan, { rank: 0, size: 3 })).toThrow(message);
 });

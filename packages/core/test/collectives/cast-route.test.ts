@@ -86,7 +86,7 @@ const hostsByTopology: readonly (readonly number[])[] = [
 ];
 
 test.each(hostsByTopology)(
-  "a row crosses to a host once, and reaches all who require it, once: hosts %j",
+  "each row is sent once to each host that requires it, and delivered once to each receiver: hosts %j",
   (...hosts) => {
     for (let seed = 0; seed < 4; seed++) {
       const plan = createRandomPlan(hosts.length, seed);
@@ -119,7 +119,7 @@ test.each(hostsByTopology)(
   },
 );
 
-test("rows cross between ranks of one place in their hosts, where these require them", () => {
+test("rows cross hosts between ranks with the same index on their hosts", () => {
   const hosts = [0, 0, 0, 1, 1, 1];
   const allToAllPlan: GroupCastPlan = {
     size: 6,
@@ -131,7 +131,7 @@ test("rows cross between ranks of one place in their hosts, where these require 
   expect(crossHostSends.map((sends) => sends.map(({ peer }) => peer))).toEqual([[3], [4], [5], [0], [1], [2]]);
 });
 
-test("rows of each message", () => {
+test("groupCastMessageRows lists the rows of each message, with and without forwarding", () => {
   // Rank 0 sends rows 0..4 to rank 2 and rows 2..7 to rank 3. The rows that both require are forwarded by rank 2.
   const ranges = (sender: number, receiver: number): RowRange[] =>
     sender !== 0 || receiver < 2 ? [] : [receiver === 2 ? { start: 0, length: 5 } : { start: 2, length: 6 }];
@@ -145,7 +145,7 @@ test("rows of each message", () => {
   expect(rows(3, [5, 5, 5, 5])).toEqual({ sent: [], received: [6] });
 });
 
-test("one host, none known, or one rank on each: all rows come from their owners", () => {
+test("rows come directly from their owners with one host, unknown hosts, or one rank per host", () => {
   const plan = createRandomPlan(3, 0);
   expect(createRoute(plan, [4, 4, 4], 1)).toBeUndefined();
   expect(createRoute(plan, [0, 1, 2], 1)).toBeUndefined();

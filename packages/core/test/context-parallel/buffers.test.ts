@@ -25,7 +25,7 @@ const allocatedBytes = async () => {
   return ctx.device.memory().allocated;
 };
 
-test("chunks lie as attention sees them, or rows first, and either way messages see the same memory", async () => {
+test("tensors and messages of a chunk have the same values in either memory order", async () => {
   const { strided } = createKv(5);
   for (const order of ["bhsd", "sbhd"] as const) {
     using buffers = new ChunkBuffers({ device: ctx.device, order });
@@ -41,7 +41,7 @@ test("chunks lie as attention sees them, or rows first, and either way messages 
   }
 });
 
-test("statistics [B,H,S] travel beside rows, in their own dtype", () => {
+test("a chunk holds [B,H,S] statistics beside rows, each with its own dtype", () => {
   using buffers = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
   const chunkSpec = [
     { shape: [2, 3, 9, 4], dtype: "bfloat16" },
@@ -58,7 +58,7 @@ test("statistics [B,H,S] travel beside rows, in their own dtype", () => {
   ]);
 });
 
-test("a slot is one piece of memory, for chunks of any length up to its own", () => {
+test("a slot reuses one allocation for chunks of any length up to slotRows", () => {
   using buffers = new ChunkBuffers({ device: ctx.device, slotRows: 7 });
   const { dense } = createKv(5);
   const firstSlot = buffers.slot("even", dense, 5);
@@ -75,7 +75,7 @@ test("a slot is one piece of memory, for chunks of any length up to its own", ()
   expect(() => buffers.slot("even", dense, 8)).toThrow('slot "even": expected at most 7 rows, received 8');
 });
 
-test("memory is allocated when it is first asked for, and all given back in the end", async () => {
+test("memory is allocated on first use and freed on dispose", async () => {
   const { dense } = createKv(5);
   const allocatedBefore = await allocatedBytes();
   const buffers = new ChunkBuffers({ device: ctx.device, slotRows: 10 });
@@ -93,7 +93,7 @@ test("memory is allocated when it is first asked for, and all given back in the 
   expect(dense[0]!.isDisposed).toBe(false);
 });
 
-test("zeros of any length", async () => {
+test("zeros returns a zero-filled chunk of the requested length", async () => {
   using buffers = new ChunkBuffers({ device: ctx.device });
   const { tensors } = buffers.zeros(createKv(5).dense, 3);
   for (const tensor of tensors) {
@@ -102,7 +102,7 @@ test("zeros of any length", async () => {
   }
 });
 
-test("what lies as messages do is used as it is; each that does not is copied", async () => {
+test("contiguous reuses tensors that are contiguous in the message order, and copies others", async () => {
   const { strided, dense } = createKv(5);
   using heads = new ChunkBuffers({ device: ctx.device });
   const [keptTensor, copiedTensor] = [dense[0]!, strided[1]!];
@@ -118,7 +118,7 @@ test("what lies as messages do is used as it is; each that does not is copied", 
   expect(rows.contiguous([keptTensor]).wire[0]!.storage).not.toBe(keptTensor.storage);
 });
 
-test("rows of a chunk are a chunk, and those of several ranks lie side by side", async () => {
+test("narrow returns contiguous rows of a chunk, into which the rows of several ranks can be copied", async () => {
   const { strided } = createKv(5);
   using buffers = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
   const fullChunk = buffers.empty(strided, 7);
@@ -142,7 +142,7 @@ test("rows of a chunk are a chunk, and those of several ranks lie side by side",
   }
 });
 
-test("a chunk that is released gives its memory back, but not what belongs to the caller", async () => {
+test("release frees the memory of a chunk, but not tensors of the caller", async () => {
   const { dense } = createKv(5);
   using buffers = new ChunkBuffers({ device: ctx.device, order: "sbhd" });
   const allocatedBefore = await allocatedBytes();
@@ -154,7 +154,7 @@ test("a chunk that is released gives its memory back, but not what belongs to th
   expect(dense.map(({ isDisposed }) => isDisposed)).toEqual([false, false]);
 });
 
-test("a message for each tensor", () => {
+test("sendTransfers and recvTransfers create one transfer per tensor", () => {
   using buffers = new ChunkBuffers({ device: ctx.device });
   const chunk = buffers.contiguous(createKv(2).dense);
   expect(sendTransfers(chunk, 3)).toEqual(chunk.wire.map((tensor) => ({ tensor, to: 3 })));

@@ -38,7 +38,7 @@ const calls = fc.record({
   mask: fc.constantFrom(...masks),
 });
 
-test("keys are needed where a query sees one of them, and computed on where any rank of the group needs some", () => {
+test("dependencyTable equals a check of all (query, key) pairs, with an inner backend", () => {
   fc.assert(
     fc.property(calls, ({ node, gpu, length, placement, mask }) => {
       const mesh = { node, gpu };
@@ -67,7 +67,7 @@ test("keys are needed where a query sees one of them, and computed on where any 
   );
 });
 
-test("without an inner backend that communicates, a rank needs what it computes on", () => {
+test("without an inner backend, a rank needs the keys that are visible to its own queries", () => {
   const rows = layoutOf({ mesh: { sp: 4 }, axes: ["sp"], length: 16 });
   const call = { at: { sp: 1 }, mask: slidingWindow(5).slices(16, 16), queries: rows, keys: rows };
   const { needsCompute, needsKv } = dependencyTable({ axis: "sp", size: 4 }, call, call.at);
@@ -76,7 +76,7 @@ test("without an inner backend that communicates, a rank needs what it computes 
   expect(needsCompute(2, 1) && !needsCompute(1, 2)).toBe(true);
 });
 
-test("a rank needs what any of its samples sees", () => {
+test("a rank needs the keys that are visible in any of its samples", () => {
   const rows = layoutOf({ mesh: { sp: 4 }, axes: ["sp"], length: 16 });
   const slices = (length: number, shift: number): Slice => {
     return { q0: shift, q1: shift + length, k0: shift, k1: shift + length, type: "causal" };
@@ -92,7 +92,7 @@ test("a rank needs what any of its samples sees", () => {
   expect(dependencyTable({ axis: "sp", size: 4 }, invisibleCall, call.at).isEmpty).toBe(true);
 });
 
-test("what some sample sees is listed once, for the same samples", () => {
+test("unionSlices merges the masks of all samples without duplicates, and caches the result", () => {
   const [shortSlices, longSlices] = [causal().slices(3, 3), causal().slices(5, 5)];
   const modifiers = { sampleMasks: [shortSlices, longSlices, [...shortSlices]] };
   const call = { mask: full().slices(0, 0), modifiers };
@@ -101,7 +101,7 @@ test("what some sample sees is listed once, for the same samples", () => {
   expect(unionSlices({ mask: shortSlices })).toBe(shortSlices);
 });
 
-test("queries that are whole along the axis need the same keys on every rank", () => {
+test("queries that are not sharded along the axis need the same keys on every rank", () => {
   const mesh = { sp: 3 };
   const unshardedLayout = layoutOf({ mesh, axes: [], length: 4 });
   const keys = layoutOf({ mesh, axes: ["sp"], length: 12 });
@@ -113,7 +113,7 @@ test("queries that are whole along the axis need the same keys on every rank", (
   }
 });
 
-test("a backend derives a table once for all ranks along its axis, and once for each place across it", () => {
+test("dependencyTableCache shares a table between ranks along its axis, but not across it", () => {
   const mesh = { node: 2, sp: 2 };
   const rows = layoutOf({ mesh, axes: ["node", "sp"], length: 16 });
   const call = { at: { node: 0, sp: 0 }, mask: causal().slices(16, 16), queries: rows, keys: rows };
@@ -126,6 +126,6 @@ test("a backend derives a table once for all ranks along its axis, and once for 
   expect(createDependencies(ctx, { ...call, mask: full().slices(16, 16) }, call.at)).not.toBe(firstTable);
 });
 
-test("ranks in a circle", () => {
+test("modulo maps ranks to the range from 0 to size − 1", () => {
   expect([-4, -1, 0, 2, 3, 7].map((rank) => modulo(rank, 3))).toEqual([2, 2, 0, 2, 0, 1]);
 });

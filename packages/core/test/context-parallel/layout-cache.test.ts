@@ -6,7 +6,7 @@ const mesh = { node: 2, gpu: 4 };
 const tokens = layoutOf({ mesh, axes: ["node", "gpu"], length: 80 });
 const call = { at: { node: 0, gpu: 1 }, queries: tokens, keys: tokens, mask: masks.causal().slices(80, 80) };
 
-test("what is known of a place is worked out once, wherever along the given axes it is asked for", () => {
+test("getOrCreate shares a value along the axes of the cache, but not along other axes", () => {
   const cache = new LayoutCache<string>(["gpu"]);
   expect(cache.getOrCreate(call, { node: 1, gpu: 3 }, () => "first")).toBe("first");
   expect(cache.getOrCreate({ ...call, at: { node: 0, gpu: 2 } }, { node: 1, gpu: 0 }, () => "second")).toBe("first");
@@ -14,7 +14,7 @@ test("what is known of a place is worked out once, wherever along the given axes
   expect(cache.getOrCreate(call, { node: 0, gpu: 3 }, () => "third")).toBe("third");
 });
 
-test("rows that are whole along an axis are not those at a place on it", () => {
+test("getOrCreate distinguishes rows that are not sharded along an axis from a shard on it", () => {
   const cache = new LayoutCache<string>(["gpu"]);
   expect(cache.getOrCreate(call, { node: 1, gpu: 3 }, () => "cut")).toBe("cut");
   expect(cache.getOrCreate({ ...call, at: { node: 0 } }, { node: 1, gpu: 3 }, () => "whole")).toBe("whole");
@@ -26,7 +26,7 @@ test.each([
   ["keys", { keys: layoutOf({ mesh, axes: ["gpu"], length: 80 }) }],
   ["mask", { mask: masks.causal().slices(80, 80) }],
   ["sample masks", { modifiers: { sampleMasks: [masks.full().slices(80, 80)] } }],
-])("other %s are another call", (_, changedCall) => {
+])("getOrCreate computes a new value for different %s", (_, changedCall) => {
   const cache = new LayoutCache<string>(["gpu"]);
   const kvCoordinate = { node: 1, gpu: 3 };
   expect(cache.getOrCreate(call, kvCoordinate, () => "one")).toBe("one");

@@ -49,14 +49,14 @@ function createValidCall(): { call: AttentionCall & SavedRows; state: AttentionS
   };
 }
 
-test("a right call passes, forward and backward", () => {
+test("a valid call passes validation, forward and backward", () => {
   const { call, state, grads, kv } = createValidCall();
   validate.context(ctx);
   validate.attend(ctx, call, state, kv);
   validate.attendBackward(ctx, call, grads, kv);
 });
 
-describe("errors state where, what was expected and received, and the remedy", () => {
+describe("validator", () => {
   const createForward =
     (modifyCall: (validInputs: ReturnType<typeof createValidCall>) => Partial<ReturnType<typeof createValidCall>>) =>
     () => {
@@ -122,7 +122,9 @@ describe("errors state where, what was expected and received, and the remedy", (
       createForward(({ kv }) => ({ kv: { ...kv, from: { node: 0 } } })),
       'this rank\'s shard of the keys, gpu = 0, received keys from {"node":0}; use each mesh axis in one backend only: another backend already gathers along it',
     ],
-  ])("%s", (_, run, message) => expect(run).toThrow(`mine(gpu), rank 0: expected ${message}`));
+  ])("rejects invalid %s with location, expected and received values, and remedy", (_, run, message) =>
+    expect(run).toThrow(`mine(gpu), rank 0: expected ${message}`),
+  );
 
   test.each<[string, () => void, string]>([
     [
@@ -140,9 +142,11 @@ describe("errors state where, what was expected and received, and the remedy", (
       createBackward(({ grads }) => ({ grads: { ...grads, dk: allocateTensor([1, 4, 5, 8]) } })),
       `dk [1,2,5,8], received [1,4,5,8]; ${remedies.shape("k")}`,
     ],
-  ])("backward: %s", (_, run, message) => expect(run).toThrow(`mine(gpu) backward, rank 0: expected ${message}`));
+  ])("rejects an invalid %s in the backward", (_, run, message) =>
+    expect(run).toThrow(`mine(gpu) backward, rank 0: expected ${message}`),
+  );
 
-  test("a disposed sum, and a closed context", async () => {
+  test("rejects a disposed output and a closed context", async () => {
     const disposedStateCall = createForward(({ state }) => {
       state.out.dispose();
       return {};
@@ -154,14 +158,14 @@ describe("errors state where, what was expected and received, and the remedy", (
   });
 });
 
-test("queries may be whole unless the rules state otherwise", () => {
+test("unsharded queries are accepted unless the validator requires sharded queries", () => {
   const { call, state, kv } = createValidCall();
   const unshardedCall = { ...call, queries: layout([]) };
   validator({ name: "mine", axis: "gpu" }).attend(ctx, unshardedCall, state, kv);
   expect(() => validate.attend(ctx, unshardedCall, state, kv)).toThrow(OptionError);
 });
 
-test("axes must all be there, and in the order in which rows are concatenated", () => {
+test("sequences must be sharded along all axes in order, and the axes must exist in the mesh", () => {
   const axes = ["node", "gpu"];
   const orderedAxesValidator = validator({ name: "mine", axis: "gpu", axes, sharded: ["queries", "keys"] });
   const { call, state, kv } = createValidCall();
@@ -179,7 +183,7 @@ test("axes must all be there, and in the order in which rows are concatenated", 
   expect(() => unknownAxisValidator.attend(ctx, call, state, kv)).toThrow(message);
 });
 
-test("an inner backend has an axis of its own, and is asked what it needs of the mesh", () => {
+test("an inner backend must use a different axis, and its mesh check is called", () => {
   const inner: AttentionBackend = {
     ...local(),
     axes: ["gpu"],

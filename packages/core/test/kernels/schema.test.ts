@@ -54,12 +54,12 @@ const signatureChecks: [
   IsSameType<AdamStep["kind"], "adamW" | "scheduleFree">,
 ] = [true, true, true, true, true, true];
 
-test("the types of structures and calls are those of the schema", () => {
+test("the types of structures and kernel calls match the schema", () => {
   expect(mismatchedKernels).toBe("nothing");
   expect([areStructsNamed, ...signatureChecks]).not.toContain(false);
 });
 
-test("operands come in the order of the call, with what the kernel does with each", () => {
+test("getOperands lists operands in call order with their access", () => {
   const operandSummary = getOperands("attendBackward").map(({ name, isRead, isMutated }) => [name, isRead, isMutated]);
   expect(operandSummary).toEqual([
     ["grads.dq", true, true],
@@ -74,7 +74,7 @@ test("operands come in the order of the call, with what the kernel does with eac
   ]);
 });
 
-test("a structure that is only read mutates nothing", () => {
+test("operands of read-only structures are not mutated", () => {
   const mutatedOperands = getOperands("merge").filter(({ isMutated }) => isMutated);
   expect(mutatedOperands.map(({ name }) => name)).toEqual(["into.out", "into.lse"]);
   const statsOperands = getOperands("layerNormBackward").filter(({ parameter }) => parameter === 4);
@@ -84,13 +84,13 @@ test("a structure that is only read mutates nothing", () => {
   ]);
 });
 
-test("a flag may decide whether an output is read", () => {
+test("a flag argument can determine whether an output is read", () => {
   const [out, a] = getOperands("matmul");
   expect(out).toMatchObject({ isRead: false, isMutated: true, readFlagIndex: 3, shape: "[..,M,N]" });
   expect(a).toMatchObject({ isRead: true, isMutated: false, readFlagIndex: undefined });
 });
 
-test("an operand is found among the arguments, or is absent", () => {
+test("getTensor returns an operand from the arguments, or null if it is absent", () => {
   using device = new ReferenceDevice();
   using x = device.empty([2], "float32");
   const [out, , weight, bias] = getOperands("layerNorm");
@@ -100,7 +100,7 @@ test("an operand is found among the arguments, or is absent", () => {
   expect(getTensor(bias!, args)).toBeNull();
 });
 
-test("every output comes before every input, as kernels' callers expect", () => {
+test("outputs precede inputs in every kernel except norms and linear", () => {
   for (const kernel of Object.keys(kernelSchema) as (keyof typeof kernelSchema)[]) {
     const parameters = getOperands(kernel).filter(({ isMutated }) => isMutated);
     const readOperands = getOperands(kernel).filter(({ isMutated }) => !isMutated);
@@ -111,7 +111,7 @@ test("every output comes before every input, as kernels' callers expect", () => 
   }
 });
 
-test("a device in TypeScript rejects the features that it does not have, all of them", () => {
+test("a TypeScript device rejects each kernel feature that it does not support", () => {
   using device = Object.assign(new ReferenceDevice(), { features: [] });
   const allocateTensor = (...shape: number[]): Tensor => device.empty(shape, "float32");
   const state = { out: allocateTensor(1, 1, 2, 4), lse: allocateTensor(1, 1, 2) };

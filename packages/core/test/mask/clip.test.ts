@@ -12,7 +12,7 @@ const runOptions = { numRuns: 3000 };
 const parseKey = (pair: string) => Number(pair.split(",")[1]);
 const parseQuery = (pair: string) => Number(pair.split(",")[0]);
 
-test("a row's range holds its pairs", () => {
+test("visibleKeyRange contains as many keys as the row has visible pairs", () => {
   fc.assert(
     fc.property(anySlice, (slice) => {
       const { start, end } = visibleKeyRange(slice, slice.q0);
@@ -22,7 +22,7 @@ test("a row's range holds its pairs", () => {
   );
 });
 
-test("clipping queries keeps exactly the pairs of those rows", () => {
+test("clipQueries keeps exactly the pairs of the given rows", () => {
   fc.assert(
     fc.property(anySlice, anyRange, (slice, [start, end]) => {
       const clippedSlice = clipQueries(slice, start, end);
@@ -33,7 +33,7 @@ test("clipping queries keeps exactly the pairs of those rows", () => {
   );
 });
 
-test("clipping keys keeps exactly the pairs of those columns, in at most three slices", () => {
+test("clipKeys keeps exactly the pairs of the given columns, in at most three slices", () => {
   fc.assert(
     fc.property(anySlice, anyRange, (slice, [start, end]) => {
       const clipped = clipKeys(slice, start, end);
@@ -46,7 +46,7 @@ test("clipping keys keeps exactly the pairs of those columns, in at most three s
   );
 });
 
-test("two slices overlap exactly if they share a pair", () => {
+test("slicesOverlap is true exactly if two slices share a pair", () => {
   fc.assert(
     fc.property(anySlice, anySlice, (a, b) => {
       const pairs = listPairs(a, b);
@@ -56,7 +56,7 @@ test("two slices overlap exactly if they share a pair", () => {
   );
 });
 
-test("an overlap is found in a list exactly if there is one", () => {
+test("findOverlap finds an overlap exactly if two slices of a list share a pair", () => {
   fc.assert(
     fc.property(fc.array(anySlice, { maxLength: 5 }), (slices) => {
       const pairs = listPairs(...slices);
@@ -66,7 +66,7 @@ test("an overlap is found in a list exactly if there is one", () => {
   );
 });
 
-test("visibility of stretches is exact", () => {
+test("isVisible equals a check of all pairs for contiguous ranges", () => {
   fc.assert(
     fc.property(fc.array(anySlice, { maxLength: 3 }), anyRange, anyRange, (slices, [q0, q1], [k0, k1]) => {
       const isInBox = (pair: string) => {
@@ -81,7 +81,7 @@ test("visibility of stretches is exact", () => {
   );
 });
 
-test("pairs of spans of any step are counted, and are visible where there are any", () => {
+test("visiblePairs and isVisible equal a check of all pairs for spans with any step", () => {
   const anySpan = fc
     .tuple(fc.nat(12), fc.nat(6), fc.integer({ min: 1, max: 4 }))
     .map(([start, length, step]) => ({ start, length, step }));
@@ -108,7 +108,7 @@ const anySpans = fc.array(
   { maxLength: 3 },
 );
 
-test("of many slices that a mask gave the same pairs are found as of a list of them", () => {
+test("a resolved list of many slices gives the same visible pairs as an unindexed copy", () => {
   const randomTrials = [
     masks.documents(new Array<number>(40).fill(2), "causal"),
     masks.or(masks.documents(new Array<number>(40).fill(2)), masks.globalTokens([3, 40], { queries: true })),
@@ -131,7 +131,7 @@ test("of many slices that a mask gave the same pairs are found as of a list of t
   }
 });
 
-test("of ten thousand documents those that a tile does not meet are not looked at", () => {
+test("visibility checks read only the documents that intersect a tile", () => {
   let readCount = 0;
   const countingSlices = masks
     .documents(new Array<number>(10_000).fill(10))
@@ -171,7 +171,7 @@ test.each([
     "bands over the same keys",
     Array.from({ length: 10_000 }, (_, i) => ({ ...createSquare(10 * i, "full"), k0: 0, k1: 100_000 })),
   ],
-])("10 000 %s are compared in n log n", (_, slices) => {
+])("findOverlap needs O(n log n) comparisons for 10 000 %s", (_, slices) => {
   const comparisonCount = countComparisons(slices);
   expect(comparisonCount).toBeLessThan(50 * slices.length);
 });

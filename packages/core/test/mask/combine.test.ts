@@ -47,11 +47,11 @@ const anyMasks = fc
     fc.tuple(fc.constant([queries, keys] as const), fc.array(anyMask(queries, keys), { minLength: 1, maxLength: 4 })),
   );
 
-describe("masks of masks show what their pairs state, each once", () => {
+describe("combined masks", () => {
   test.each([
     ["and", masks.and, (visibilities: readonly boolean[]) => visibilities.every(Boolean)],
     ["or", masks.or, (visibilities: readonly boolean[]) => visibilities.some(Boolean)],
-  ] as const)("%s", (_, combineMasks, combineVisibility) => {
+  ] as const)("contain exactly the pairs of their definition, each once: %s", (_, combineMasks, combineVisibility) => {
     fc.assert(
       fc.property(anyMasks, ([[queries, keys], trials]) => {
         const expectedPairs = pairsWhere(queries, keys, (q, k) =>
@@ -65,7 +65,7 @@ describe("masks of masks show what their pairs state, each once", () => {
     );
   });
 
-  test("and of or, as in a window with sinks", () => {
+  test("support and within or, as in a window with sinks", () => {
     const sinks = masks.or(masks.slidingWindow(3), masks.and(masks.causal(), masks.globalTokens(2)));
     const expectedPairs = pairsWhere(9, 9, (q, k) => k <= q && (k > q - 3 || k < 2));
     expect(listPairs(...sinks.slices(9, 9))).toEqual(expectedPairs);
@@ -73,7 +73,7 @@ describe("masks of masks show what their pairs state, each once", () => {
   });
 });
 
-test("what is one shape becomes one slice", () => {
+test("combined and dense masks merge adjacent slices", () => {
   const { and, or, causal, full, inverseCausal, slidingWindow, documents } = masks;
   const countSlices = (mask: Mask) => mask.slices(12, 12).length;
   expect(countSlices(or(causal(), slidingWindow(4)))).toBe(1);
@@ -86,7 +86,7 @@ test("what is one shape becomes one slice", () => {
   expect(countSlices(masks.fromDense(bandRows))).toBe(2);
 });
 
-test("a mask of masks has their names", () => {
+test("the name of a combined mask contains the names of its parts", () => {
   expect(masks.and(masks.causal(), masks.slidingWindow({ right: 3 })).name).toBe(
     "and(causal, slidingWindow({ right: 3 }))",
   );
@@ -95,7 +95,7 @@ test("a mask of masks has their names", () => {
   );
 });
 
-test("a thousand documents and a window over a million tokens take milliseconds", () => {
+test("combining masks of 1000 documents over a million tokens takes less than a second", () => {
   const lengths = Array.from({ length: 1000 }, (_, i) => 1 + ((i * 7919) % 2000));
   const total = lengths.reduce((sum, each) => sum + each, 0);
   const mask = masks.or(
@@ -108,7 +108,7 @@ test("a thousand documents and a window over a million tokens take milliseconds"
   expect(slices.length).toBeLessThan(5000);
 });
 
-test("refusals state what is wrong", () => {
+test("invalid arguments of and, or, fromDense and maskArea are rejected with the reason", () => {
   expect(() => masks.and()).toThrow(/and: expected at least one mask, received none/);
   expect(() => masks.or("causal" as never)).toThrow(/or: expected a Mask, such as masks.causal\(\), received "causal"/);
   expect(() => masks.and(masks.documents([2, 3])).slices(4, 4)).toThrow(

@@ -33,7 +33,7 @@ const cases: [mask: Mask, expression: string][] = [
   ],
 ];
 
-test.each(cases)("$name is written as the expression that makes it", (mask, expression) => {
+test.each(cases)("formatMask returns an expression that recreates $name", (mask, expression) => {
   expect(formatMask(mask)).toBe(expression);
   // oxlint-disable-next-line no-implied-eval, no-new-func -- what the expression makes is what counts
   const copy = new Function("masks", `return ${expression};`)(masks) as Mask;
@@ -41,7 +41,7 @@ test.each(cases)("$name is written as the expression that makes it", (mask, expr
   expect(formatMask(mask, "mosaic.masks.")).toBe(expression.replaceAll("masks.", "mosaic.masks."));
 });
 
-test("what cannot be written has no expression, and neither has what is made of it", () => {
+test("formatMask returns undefined for custom, dense and very long masks, and for masks that contain them", () => {
   const custom: Mask = { ...causal(), name: "causal" };
   const longList = Array.from({ length: 5000 }, (_, i) => i % 2);
   for (const mask of [custom, masks.fromDense([[true]]), documents(longList)]) {

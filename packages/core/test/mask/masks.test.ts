@@ -25,7 +25,7 @@ function checkDefinition(
 }
 
 test.each([masks.full, masks.causal, masks.inverseCausal, masks.bidirectionalCausal])(
-  "%o without arguments is one immutable object",
+  "%o without arguments returns the same frozen object",
   (create) => {
     expect(create()).toBe(create());
     const slices = create().slices(2, 3);
@@ -33,7 +33,7 @@ test.each([masks.full, masks.causal, masks.inverseCausal, masks.bidirectionalCau
   },
 );
 
-describe("each mask shows what its definition states, for any lengths", () => {
+describe("slices of a mask cover exactly the pairs of its definition, for any lengths", () => {
   test("full", () => checkDefinition(masks.full, () => true));
   test("causal", () => checkDefinition(masks.causal, (q, k, { shift }) => k <= q + shift));
   test("inverseCausal", () => checkDefinition(masks.inverseCausal, (q, k) => k >= q));
@@ -62,7 +62,7 @@ describe("each mask shows what its definition states, for any lengths", () => {
       (q, k, { shift, size }) => q + shift >= 0 && Math.floor(k / size) <= Math.floor((q + shift) / size),
     ));
   test("globalTokens", () => checkDefinition(masks.globalTokens, (_, k, { size }) => k < size));
-  test("globalTokens that see all", () =>
+  test("globalTokens with queries: true", () =>
     checkDefinition(
       (count) => masks.globalTokens(count, { queries: true }),
       (q, k, { shift, size }) => k < size || (q + shift >= 0 && q + shift < size),
@@ -70,7 +70,7 @@ describe("each mask shows what its definition states, for any lengths", () => {
   test("prefix", () => checkDefinition(masks.prefix, (q, k, { shift, size }) => k < size || k <= q + shift));
 });
 
-test("global tokens may lie anywhere", () => {
+test("globalTokens accepts any positions", () => {
   fc.assert(
     fc.property(fc.array(fc.nat(8), { maxLength: 5 }), lengths, fc.boolean(), (tokens, queries, seeAll) => {
       const mask = masks.globalTokens(tokens, { queries: seeAll });
@@ -100,7 +100,7 @@ test.each<[string, masks.DocumentMask, (q: number, k: number, size: number) => b
   ["by a window", masks.slidingWindow({ left: 2, right: 1 }), (q, k) => k >= q - 2 && k <= q + 1],
   ["by blocks", masks.blockCausal(2), (q, k) => Math.floor(k / 2) <= Math.floor(q / 2)],
   ["by a mask of masks", masks.and(masks.causal(), masks.slidingWindow(3)), (q, k) => k <= q && k > q - 3],
-])("documents see only themselves, %s", (_, inner, visible) => {
+])("documents attend only within themselves, %s", (_, inner, visible) => {
   fc.assert(
     fc.property(documentLengths, (sizes) => {
       const tokenDocuments = listTokenDocuments(sizes);
@@ -123,7 +123,7 @@ test.each<[string, masks.DocumentMask, (q: number, k: number, size: number) => b
   );
 });
 
-test("answers share a question and do not see one another", () => {
+test("answers attend to the shared question, but not to one another", () => {
   fc.assert(
     fc.property(fc.nat(5), documentLengths, (question, answers) => {
       const owner = listTokenDocuments([question, ...answers]);
@@ -137,7 +137,7 @@ test("answers share a question and do not see one another", () => {
   );
 });
 
-test("cumulative lengths pair the sequences of queries with those of keys", () => {
+test("fromCuSeqlens pairs each sequence of queries with the sequence of keys of the same index", () => {
   const anyWindowSide = fc.option(fc.nat(4), { nil: undefined });
   const pairsOfLengths = fc.array(fc.tuple(fc.nat(5), fc.nat(5)), { maxLength: 5 });
   fc.assert(
@@ -163,7 +163,7 @@ test("cumulative lengths pair the sequences of queries with those of keys", () =
   expect(causalMask.slices(5, 5)).toEqual(masks.documents([2, 3], "causal").slices(5, 5));
 });
 
-test("a list of slices is taken if it lies within the sequence and covers nothing twice", () => {
+test("fromSlices accepts disjoint slices within the sequence and rejects others", () => {
   fc.assert(
     fc.property(fc.array(anySlice, { maxLength: 4 }), lengths, lengths, (slices, queries, keys) => {
       const pairs = listPairs(...slices);
@@ -179,7 +179,7 @@ test("a list of slices is taken if it lies within the sequence and covers nothin
 
 const slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "full" } as const;
 
-test("refusals state what is wrong", () => {
+test("invalid arguments of masks are rejected with the reason", () => {
   const overlappingMask = masks.fromSlices([slice, { ...slice, q0: 3, type: "causal" }]);
   expect(() => overlappingMask.slices(4, 4)).toThrow(/overlapping slices queries \[0,4\).*; clip one of them/);
   expect(() => masks.fromSlices([slice]).slices(4, 3)).toThrow(/within 4 queries and 3 keys, received queries \[0,4\)/);
@@ -202,7 +202,7 @@ test("refusals state what is wrong", () => {
   expect(() => masks.globalTokens(2, { queries: 1 as never })).toThrow(/globalTokens: queries: expected a boolean/);
 });
 
-test("refusals of packed sequences state what is wrong", () => {
+test("invalid arguments of packed-sequence masks are rejected with the reason", () => {
   const { documents, fromCuSeqlens, full, shareQuestion } = masks;
   const misspelled = "casual" as "causal";
   expect(() => documents([2, 3], ["full"])).toThrow(/documents: expected 2 masks, one for each document, received 1/);
@@ -230,14 +230,14 @@ test("refusals of packed sequences state what is wrong", () => {
   );
 });
 
-test("a mask taken from a list does not follow later changes to it", () => {
+test("fromSlices does not follow later changes to its list", () => {
   const mutableSlices = [{ ...slice, q1: 4 as number }];
   const mask = masks.fromSlices(mutableSlices);
   mutableSlices[0]!.q1 = 100;
   expect(mask.slices(4, 4)).toEqual([slice]);
 });
 
-test("a mask stays what it was made of", () => {
+test("documents does not follow later changes to its lengths", () => {
   const lengths = [2, 3];
   const mask = masks.documents(lengths);
   lengths[0] = 3;

@@ -8,7 +8,7 @@ import { anySlice, listPairs, pairsWhere } from "./pairs.ts";
 const runOptions = { numRuns: 3000 };
 const anySlices = fc.array(anySlice, { maxLength: 6 });
 
-test("the area of a slice is the number of its pairs", () => {
+test("sliceArea equals the number of pairs of a slice", () => {
   fc.assert(
     fc.property(anySlice, (slice) => {
       expect(sliceArea(slice)).toBe(listPairs(slice).length);
@@ -17,7 +17,7 @@ test("the area of a slice is the number of its pairs", () => {
   );
 });
 
-test("a union has the pairs of all slices, each once, in as many slices as the rows give one after another", () => {
+test("mergeIntoDisjoint keeps each pair once, in as many slices as a row-by-row merge", () => {
   fc.assert(
     fc.property(anySlices, (slices) => {
       const expectedPairs = [...new Set(listPairs(...slices))];
@@ -31,7 +31,7 @@ test("a union has the pairs of all slices, each once, in as many slices as the r
   );
 });
 
-test("the same region gives the same slices, however it was described", () => {
+test("mergeIntoDisjoint returns the same slices for every description of a region", () => {
   fc.assert(
     fc.property(anySlices, fc.infiniteStream(fc.nat()), (slices, numbers) => {
       const union = mergeIntoDisjoint(slices);
@@ -47,7 +47,7 @@ test("the same region gives the same slices, however it was described", () => {
   );
 });
 
-test("an intersection has the pairs that both have, each once", () => {
+test("intersectSliceLists returns the common pairs, each once", () => {
   fc.assert(
     fc.property(anySlices, anySlices, (firstSlices, secondSlices) => {
       const [a, b] = [mergeIntoDisjoint(firstSlices), mergeIntoDisjoint(secondSlices)];
@@ -61,7 +61,7 @@ test("an intersection has the pairs that both have, each once", () => {
   );
 });
 
-test("intersections of strips are not cut into more pieces than they were", () => {
+test("intersectSliceLists with a full slice does not split the slices", () => {
   const createStrips = (k0: number, k1: number): Slice[] =>
     Array.from({ length: 8 }, (_, i) => ({ q0: 2 * i, q1: 2 * i + 1, k0, k1, type: "full" }));
   const comb = [...createStrips(0, 5), { q0: 0, q1: 16, k0: 5, k1: 6, type: "full" } as const];
@@ -70,7 +70,7 @@ test("intersections of strips are not cut into more pieces than they were", () =
   expect(intersectSliceLists(comb, [fullSlice])).toHaveLength(9);
 });
 
-test("a band has the keys on both sides of each query's own position", () => {
+test("createBand contains the keys on both sides of each query's diagonal", () => {
   const anyWindowSide = fc.oneof(
     fc.nat(8),
     fc.constant(Number.POSITIVE_INFINITY),

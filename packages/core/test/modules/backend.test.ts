@@ -22,10 +22,10 @@ const strictBackend: AttentionBackend = {
   },
 };
 
-describe("what a backend needs of the mesh", () => {
+describe("the mesh requirements of a backend", () => {
   const expectedMessage = (rank: number): string => `demanding, rank ${rank}: init({ mesh: { gpu: 2 } })`;
 
-  test("is reported by the backend, on every rank, before attention looks at layouts", async () => {
+  test("are checked on every rank before attention validates layouts", async () => {
     for (const ctx of await referenceWorld(2)) {
       const rows = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 4 });
       const q = zeros(ctx, [1, 2, 2, 4]);
@@ -34,7 +34,7 @@ describe("what a backend needs of the mesh", () => {
     }
   });
 
-  test("is reported when a module is made", async () => {
+  test("are checked when a module is created", async () => {
     const modules: ((ctx: Context, backend: AttentionBackend) => object)[] = [
       (ctx, backend) => new MultiAxisAttention(ctx, { ...embedOptions, backend, attentionAxis: 1 }),
       (ctx, backend) => new MultiAxisAttention2D(ctx, { ...embedOptions, backend, axis1: 1, axis2: 2 }),
@@ -49,7 +49,7 @@ describe("what a backend needs of the mesh", () => {
   });
 });
 
-test("every forward has the same layout and mask, so that what a backend derives from them is kept", async () => {
+test("modules pass the same layout and mask objects to the backend in every forward", async () => {
   const [ctx] = await referenceWorld(1);
   const calls: unknown[][] = [];
   const backend: AttentionBackend = {
@@ -71,7 +71,7 @@ test("every forward has the same layout and mask, so that what a backend derives
     expect(repeatedCalls[i]!.map((each, field) => each === expectedCall[field])).toEqual([true, true, true]);
 });
 
-describe("a backend that is left out", () => {
+describe("an omitted backend", () => {
   const modules: readonly [name: string, make: (ctx: Context, backend?: "local") => object][] = [
     [
       "MultiAxisAttention",
@@ -95,7 +95,7 @@ describe("a backend that is left out", () => {
   ];
 
   test.each(modules)(
-    "is rejected by %s where the mesh cuts sequences; local may be named",
+    "is rejected by %s if the mesh shards sequences, unless local is named",
     async (name, createModule) => {
       const meshes = [{ sp: 2 }, { node: 2, gpu: 1 }];
       for (const mesh of meshes) {
@@ -111,7 +111,7 @@ describe("a backend that is left out", () => {
     },
   );
 
-  test.each(modules)("is local for %s where no sequence is cut", async (_, createModule) => {
+  test.each(modules)("defaults to local for %s if no sequence is sharded", async (_, createModule) => {
     for (const mesh of [{ sp: 1 }, { dp: 2, sp: 1 }]) {
       for (const ctx of await referenceWorld((mesh.dp ?? 1) * mesh.sp, { mesh }))
         expect(() => createModule(ctx)).not.toThrow();
@@ -120,7 +120,7 @@ describe("a backend that is left out", () => {
 });
 
 describe("meshShape", () => {
-  test("asks the backend for a grid of that shape, which then looks at the mesh", async () => {
+  test("selects a backend of that shape, which then checks the mesh", async () => {
     const requestedShapes: (readonly number[])[] = [];
     const checkedBackends: string[] = [];
     const gridBackend: AttentionBackend = {
@@ -155,7 +155,7 @@ describe("meshShape", () => {
     expect(checkedBackends).toEqual(["shaped", "shaped", "shaped"]);
   });
 
-  test("is rejected where the backend has no grid", async () => {
+  test("is rejected if the backend does not support a grid", async () => {
     const [ctx] = await referenceWorld(1, { backends: [gather()] });
     for (const backend of ["gather", undefined]) {
       const options = { ...embedOptions, attentionAxis: 1, meshShape: [1, 1] as const, ...(backend && { backend }) };

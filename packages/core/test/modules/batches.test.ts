@@ -83,7 +83,7 @@ describe.each(["left", "right"] as const)("a batch padded on the %s", (padding) 
   const maskChoices: readonly (Mask | readonly Mask[])[] = [masks.causal(), sampleMasks];
 
   test.each(maskChoices.map((mask) => [Array.isArray(mask) ? "one for each sample" : "one mask", mask] as const))(
-    "gives what each sample gives alone, gradients too: %s",
+    "gives the same results and gradients as separate samples: %s",
     async (_, mask) => {
       const ctx = (await referenceWorld(1))[0]!;
       const attn = new MultiAxisAttention(ctx, { ...module, attentionAxis: 1 });
@@ -104,7 +104,7 @@ describe.each(["left", "right"] as const)("a batch padded on the %s", (padding) 
     },
   );
 
-  test("is the same on two ranks, whose shards a placement of the call cuts", async () => {
+  test("gives the same result on two ranks with the placement of the call as on one rank", async () => {
     const [singleContext] = await referenceWorld(1);
     const options = { ...module, attentionAxis: 1 } as const;
     const call = { mask: sampleMasks, lengths, padding };
@@ -129,7 +129,7 @@ describe.each(["left", "right"] as const)("a batch padded on the %s", (padding) 
     );
   });
 
-  test("across axes, of queries and keys of other lengths", async () => {
+  test("gives the same results as separate samples in CrossAxisAttention with different lengths", async () => {
     const ctx = (await referenceWorld(1))[0]!;
     const attn = new CrossAxisAttention(ctx, { ...module, qAxis: 1, kvAxis: 1 });
     const keyLengths = [1, 6, 4];
@@ -149,7 +149,7 @@ describe.each(["left", "right"] as const)("a batch padded on the %s", (padding) 
     }
   });
 
-  test("over two axes, whose rows are one sequence", async () => {
+  test("gives the same result in MultiAxisAttention2D as the flattened sequence", async () => {
     // Both have the same seed and therefore the same weights.
     const [flatContext, gridContext] = [await referenceWorld(1), await referenceWorld(1)].map(([ctx]) => ctx!) as [
       Context,
@@ -166,7 +166,7 @@ describe.each(["left", "right"] as const)("a batch padded on the %s", (padding) 
   });
 });
 
-test("placements of a call cut queries and keys, and positions follow them", async () => {
+test("placements of a call apply to queries, keys and their positions", async () => {
   const [singleContext] = await referenceWorld(1);
   const options = { ...module, qAxis: 1, kvAxis: 1, positions: positionScaling } as const;
   const [q, kv] = [createSample(singleContext!, 0, S, 1), createSample(singleContext!, 0, 5, 2)];
@@ -190,7 +190,7 @@ test("placements of a call cut queries and keys, and positions follow them", asy
   );
 });
 
-test("refusals state what is wrong", async () => {
+test("invalid masks, lengths, padding and placements of a call are rejected with the reason", async () => {
   const ctx = (await referenceWorld(1))[0]!;
   const attn = new MultiAxisAttention(ctx, { ...module, attentionAxis: 1 });
   const x = createPaddedBatch(ctx, "right", lengths);
@@ -212,13 +212,13 @@ test("refusals state what is wrong", async () => {
   );
 });
 
-describe("distances of queries and keys in a sample with padding on the left", () => {
+describe("padding on the left with distances between queries and keys", () => {
   const queryLengths = [4, 2];
   const batch = 2;
   const createSlopes = (ctx: Context) => fromArray(ctx, [0.5, 0.25], [2]);
   const createHeads = (ctx: Context, rows: number) => randn(ctx, [batch, 2, rows, 4]);
 
-  test("slopes need as much padding before queries as before keys", async () => {
+  test("must be equal before queries and keys with alibiSlopes", async () => {
     const ctx = (await referenceWorld(1))[0]!;
     const alibiSlopes = createSlopes(ctx);
     const [q, kv] = [createHeads(ctx, 4), createHeads(ctx, 6)];
@@ -239,7 +239,7 @@ describe("distances of queries and keys in a sample with padding on the left", (
     attention(ctx, q, kv, kv, { lengths: { queries: queryLengths, keys: [6, 6] }, padding: "left" });
   });
 
-  test("so do positions across axes", async () => {
+  test("must be equal before queries and keys with positions in CrossAxisAttention", async () => {
     const ctx = (await referenceWorld(1))[0]!;
     const positions = { encode: (x: Tensor) => x };
     const [q, kv] = [randn(ctx, [batch, 4, 8]), randn(ctx, [batch, 6, 8])];

@@ -20,7 +20,7 @@ function layer(): Linear {
 }
 
 describe("forward hooks", () => {
-  test("change arguments and results, in the order in which they were registered, and are differentiated", async () => {
+  test("change arguments and results in the order of registration, and are differentiated", async () => {
     const linear = layer();
     const calls: string[] = [];
     linear.registerForwardPreHook(([x]) => {
@@ -45,7 +45,7 @@ describe("forward hooks", () => {
     expect(Array.from(await x.grad!.read())).toEqual([54, 108]);
   });
 
-  test("that return nothing change nothing", async () => {
+  test("leave arguments and results unchanged if they return nothing", async () => {
     const linear = layer();
     const seenShapes: (readonly number[])[] = [];
     linear.registerForwardPreHook(([x]) => {
@@ -61,7 +61,7 @@ describe("forward hooks", () => {
     ]);
   });
 
-  test("run in the forward's scope, and must be functions", () => {
+  test("run in the scope of the forward, and must be functions", () => {
     const linear = layer();
     let innerOutput: Tensor | undefined;
     linear.registerForwardHook((y) => {
@@ -75,7 +75,7 @@ describe("forward hooks", () => {
   });
 });
 
-test("a resource is disposed with its module, once", () => {
+test("a resource is disposed once with its module", () => {
   const linear = layer();
   let numDisposed = 0;
   linear.addResource({ [Symbol.dispose]: () => void numDisposed++ });
@@ -86,7 +86,7 @@ test("a resource is disposed with its module, once", () => {
 });
 
 describe("setData", () => {
-  test("shows other memory, while views and saved tensors keep theirs", async () => {
+  test("replaces the memory of a tensor, while views and saved tensors keep the old memory", async () => {
     const [x, buffer] = [fromArray(ctx, [1, 2, 3, 4], [2, 2]), fromArray(ctx, [9, 5, 6, 7, 8], [5])];
     x.requiresGrad = true;
     const [view, y] = [x.slice(0, 1), x.square().sum()];
@@ -103,7 +103,7 @@ describe("setData", () => {
     expect(Array.from(await x.read())).toEqual([1, 1, 1, 1]);
   });
 
-  test("rejects what has another shape or dtype, or is not contiguous", () => {
+  test("rejects another shape or dtype, a non-contiguous tensor and other values", () => {
     const x = ones(ctx, [2, 3]);
     expect(() => x.setData(ones(ctx, [3, 2]))).toThrow(ShapeError);
     expect(() => x.setData(ones(ctx, [2, 3], { dtype: "bfloat16" }))).toThrow(
@@ -114,7 +114,7 @@ describe("setData", () => {
   });
 });
 
-test("reduceGradients calls each reducer once, and leaves its parameters to it", () => {
+test("reduceGradients calls each reducer once and skips its parameters", () => {
   const linear = new Linear(ctx, 2, 1);
   let [numReductions, numZeroed] = [0, 0];
   const reducer = { reduceGradients: () => void numReductions++, zeroGrad: () => void numZeroed++ };
@@ -126,7 +126,7 @@ test("reduceGradients calls each reducer once, and leaves its parameters to it",
   expect(numZeroed).toBeGreaterThan(0);
 });
 
-test("memory of a device in TypeScript cannot be released", () => {
+test("storage of a TypeScript device cannot release its memory", () => {
   const x = ones(ctx, [2]);
   expect(x.storage.isReleased).toBe(false);
   expect(() => x.storage.releaseMemory()).toThrow(/a storage whose memory can be released.*use a native device/);

@@ -112,14 +112,14 @@ function createAxisCase(
 
 const masks: readonly Mask[] = [full(), causal(), slidingWindow(3), documents([2, 0, 5], "causal"), prefix(3)];
 
-describe("MultiAxisAttention equals one rank's", () => {
-  test.each(masks.map((mask) => [mask.name, mask] as const))("%s, every placement", async (_, mask) => {
+describe("MultiAxisAttention on several ranks", () => {
+  test.each(masks.map((mask) => [mask.name, mask] as const))("equals one rank: %s, any placement", async (_, mask) => {
     for (const placement of ["contiguous", "zigzag", "striped"] as const) {
       await compareWithSingleRank(3, createAxisCase(1, [2, 7, 8], { mask, placement }));
     }
   });
 
-  test.each([1, 2, 4, 5])("%i ranks", (size) =>
+  test.each([1, 2, 4, 5])("equals one rank on %i ranks", (size) =>
     compareWithSingleRank(size, createAxisCase(1, [1, 6, 8], { mask: causal(), placement: "zigzag" })),
   );
 
@@ -129,18 +129,20 @@ describe("MultiAxisAttention equals one rank's", () => {
     [1, [2, 5, 3, 8]],
     [-4, [5, 2, 2, 8]],
     [0, [5, 8]],
-  ])("axis %i of %j", (axis, shape) => compareWithSingleRank(2, createAxisCase(axis, shape)));
+  ])("equals one rank along axis %i of shape %j", (axis, shape) =>
+    compareWithSingleRank(2, createAxisCase(axis, shape)),
+  );
 
-  test("more ranks than rows, and shards of given lengths", async () => {
+  test("equals one rank with more ranks than rows, and with given shard lengths", async () => {
     await compareWithSingleRank(4, createAxisCase(1, [1, 3, 8], { mask: causal() }));
     await compareWithSingleRank(3, createAxisCase(1, [1, 6, 8], { mask: causal(), placement: contiguous([1, 5, 0]) }));
   });
 
-  test("recomputed instead of kept", () =>
+  test("equals one rank with useCheckpoint", () =>
     compareWithSingleRank(2, createAxisCase(1, [2, 4, 8], { useCheckpoint: true })));
 });
 
-test("MultiAxisAttention2D equals one rank's, for axes apart and in any order", async () => {
+test("MultiAxisAttention2D equals one rank for adjacent, separate and reversed axes", async () => {
   for (const placement of ["contiguous", "zigzag", "striped"] as const) {
     for (const [axis1, axis2] of [
       [1, 2],
@@ -167,7 +169,7 @@ test("MultiAxisAttention2D equals one rank's, for axes apart and in any order", 
   }
 });
 
-test("CrossAxisAttention equals one rank's, with other lengths, placements and embeddings", () =>
+test("CrossAxisAttention equals one rank with different lengths, placements and embedding sizes", () =>
   compareWithSingleRank(3, {
     createModule: (ctx, backend) =>
       new CrossAxisAttention(ctx, {

@@ -34,7 +34,7 @@ const input = (shape: readonly number[], seed = 1) =>
 const readValues = async (x: Tensor) => [...(await x.read())];
 
 describe("parameters", () => {
-  test("are named and shaped as the original's", () => {
+  test("have the expected names and shapes", () => {
     const shapes = createAttention({ numHeads: 4, numKvHeads: 2 })
       .namedParameters()
       .map(([name, x]) => [name, x.shape]);
@@ -57,7 +57,7 @@ describe("parameters", () => {
     ]);
   });
 
-  test("are the same on every rank and every mesh, and others for another seed", async () => {
+  test("are the same on every rank and mesh, and differ for another seed", async () => {
     const readInitialWeights = async (ranks: readonly Context[]) => {
       const weights = ranks.map((each) => new Linear(each, 3, 2)).flatMap((each) => each.parameters());
       return new Set(await Promise.all(weights.map(async (each) => String(await each.read()))));
@@ -70,21 +70,21 @@ describe("parameters", () => {
     );
   });
 
-  test("are rank 0's, should another device draw otherwise", async () => {
+  test("are those of rank 0, even if another device draws other numbers", async () => {
     const ranks = await referenceWorld(2);
     ranks[1]!.device.kernels.random = (out) => ranks[1]!.device.kernels.fill(out, 7);
     const [rank0Layer, rank1Layer] = ranks.map((each) => new Linear(each, 3, 2));
     expect(await readValues(rank1Layer!.weight)).toEqual(await readValues(rank0Layer!.weight));
   });
 
-  test("are drawn within ±1/√in", async () => {
+  test("are drawn within ±1/√inFeatures", async () => {
     const drawnWeights = await new Linear(ctx, 16, 64).weight.read();
     expect(Math.max(...drawnWeights)).toBeGreaterThan(0.2);
     expect(Math.max(...drawnWeights)).toBeLessThan(0.25);
     expect(Math.min(...drawnWeights)).toBeLessThan(-0.2);
   });
 
-  test("belong to the module: zeroGrad and dispose free everything", async () => {
+  test("are freed by dispose, and their gradients by zeroGrad", async () => {
     const module = createAttention();
     {
       using x = input([1, 3, 8]);
@@ -99,7 +99,7 @@ describe("parameters", () => {
     expect(ctx.device.memory().allocated).toBe(0);
   });
 
-  test("disposing a module disposes those within, whatever else they hold", () => {
+  test("disposing a module calls dispose of its children", () => {
     class Holder extends Module {
       moduleOption = true;
       override [Symbol.dispose](): void {
@@ -115,7 +115,7 @@ describe("parameters", () => {
     expect(outer.inner.moduleOption).toBe(false);
   });
 
-  test("training is a switch for the whole tree, and names are unique", () => {
+  test("train and eval apply to the whole tree, and names of children must be unique", () => {
     class Pair extends Module {
       readonly left = this.addChild("left", new Linear(ctx, 1, 1));
       add(name: string): void {
@@ -132,7 +132,7 @@ describe("parameters", () => {
   });
 });
 
-describe("a layer in a field that is no child", () => {
+describe("a layer in a field that is not a registered child", () => {
   class Plain extends Module {
     attn = createAttention();
     forward(x: Tensor): Tensor {
@@ -142,7 +142,7 @@ describe("a layer in a field that is no child", () => {
   const message =
     /^Plain: expected every layer to be a registered child, received the field "attn" \(MultiAxisAttention\); write attn = this\.addChild\("attn", …\)/;
 
-  test("is refused by forward and by all that ask for parameters", () => {
+  test("is rejected by forward, parameters, stateDict and reduceGradients", () => {
     const module = new Plain();
     expect(() => module.forward(input([1, 2, 8]))).toThrow(message);
     expect(() => module.parameters()).toThrow(message);
@@ -154,7 +154,7 @@ describe("a layer in a field that is no child", () => {
     expect(() => new Outer().parameters()).toThrow(message);
   });
 
-  test("is found in an array, among children, and when it replaces one", () => {
+  test("is found in an array, beside registered layers, and after a field is reassigned", () => {
     class Blocks extends Module {
       blocks = [createAttention(), createAttention()];
     }
@@ -173,7 +173,7 @@ describe("a layer in a field that is no child", () => {
     expect(() => assignedModule.parameters()).toThrow(/the field "head" \(Linear\)/);
   });
 
-  test("is legal where it is registered within a child, or another module's in a #field", () => {
+  test("is allowed if a child registers it, or in a private field", () => {
     class SharedProjection extends Module {
       readonly #teacher = new Linear(ctx, 8, 8);
       inner = this.addChild("inner", createAttention());
@@ -190,7 +190,7 @@ describe("a layer in a field that is no child", () => {
 });
 
 describe("forward", () => {
-  test("takes a mask or document lengths for one call", async () => {
+  test("accepts a mask or document lengths for one call", async () => {
     const module = createAttention();
     const x = input([1, 4, 8]);
     const plainOutput = await readValues(module.forward(x));
@@ -201,7 +201,7 @@ describe("forward", () => {
     expect(() => module.forward(x, { mask: full(), documents: [4] })).toThrow(/mask or documents, received both/);
   });
 
-  test("the softmax scale is 1 / √headDim unless given", async () => {
+  test("uses 1 / √headDim as the default softmax scale", async () => {
     const outcomes = [];
     for (const scale of [undefined, 0.5, 0.1]) {
       const freshContext = await init({ device: new ReferenceDevice() });
@@ -212,7 +212,7 @@ describe("forward", () => {
     expect(outcomes[2]).not.toEqual(outcomes[0]);
   });
 
-  test("documents are causal in a causal module", async () => {
+  test("applies causal documents in a causal module", async () => {
     const module = createAttention({ causal: true });
     const x = input([1, 4, 8]);
     expect((await readValues(module.forward(x, { documents: [3, 1] }))).slice(0, 24)).toEqual(
@@ -220,7 +220,7 @@ describe("forward", () => {
     );
   });
 
-  test("all axes but one are batch", async () => {
+  test("treats all axes but the attention axis as batch axes", async () => {
     const module = createAttention({ attentionAxis: 2 });
     const x = input([2, 3, 4, 8]);
     const out = module.forward(x);
@@ -228,7 +228,7 @@ describe("forward", () => {
     expect(await readValues(out.slice(0, 1).slice(1, 2))).toEqual(await readValues(partialOutput));
   });
 
-  test("in bfloat16 throughout", async () => {
+  test("returns bfloat16 output and gradients for bfloat16 input", async () => {
     const module = createAttention({ dtype: "bfloat16" });
     const x = input([1, 4, 8]).to("bfloat16");
     x.requiresGrad = true;
@@ -238,7 +238,7 @@ describe("forward", () => {
     expect([x, ...module.parameters()].every((each) => each.grad!.dtype === "bfloat16")).toBe(true);
   });
 
-  test("a checkpointed module keeps only its input and the result", () => {
+  test('keeps only its input and output with useCheckpoint, and attention results with "keepAttention"', () => {
     const memoryByMode = ([false, true, "keepAttention"] as const).map((useCheckpoint) => {
       const module = createAttention({ useCheckpoint });
       const allocatedBefore = ctx.device.memory().allocated;
@@ -252,7 +252,7 @@ describe("forward", () => {
     expect(memoryByMode[2]![0]).toBe(3 * 4 * 4 * 8 + 4 * 4 * options.numHeads);
   });
 
-  test("many steps leave memory flat", () => {
+  test("does not increase peak memory over many steps", () => {
     const module = createAttention({ causal: true });
     let level = 0;
     for (let step = 0; step < 100; step++) {
@@ -268,8 +268,8 @@ describe("forward", () => {
   });
 });
 
-describe("bad input reports what would be right", () => {
-  test("options", () => {
+describe("modules with invalid input", () => {
+  test("reject invalid options and state the expected values", () => {
     expect(() => createAttention({ embedDim: 10, numHeads: 4 })).toThrow(
       /an integer head size \(headDim or embedDim \/ numHeads\) from 1 to 256, received 10 \/ 4; change numHeads/,
     );
@@ -291,7 +291,7 @@ describe("bad input reports what would be right", () => {
     );
   });
 
-  test("shapes and axes", () => {
+  test("reject invalid shapes, axes and masks", () => {
     expect(() => createAttention().forward(input([1, 2, 7]))).toThrow(
       /x \[\.\.,8\] with embedDim as the last axis, received \[1,2,7\]/,
     );
@@ -321,7 +321,7 @@ describe("bad input reports what would be right", () => {
     );
   });
 
-  test("a shard of the wrong length names its rank", async () => {
+  test("report the rank of a shard with the wrong length", async () => {
     const ranks = await referenceWorld(2, { backends: [gather()] });
     const module = new MultiAxisAttention(ranks[1]!, { ...options, backend: "gather", sequenceLength: 6 });
     expect(() => module.forward(zeros(ranks[1]!, [1, 4, 8]))).toThrow(
@@ -329,7 +329,7 @@ describe("bad input reports what would be right", () => {
     );
   });
 
-  test("a length that is not the input's is rejected before spans are made for each of its rows", async () => {
+  test("reject a length other than the input's before creating spans for each of its rows", async () => {
     const module = new MultiAxisAttention2D(ctx, {
       embedDim: 8,
       numHeads: 2,
@@ -342,7 +342,7 @@ describe("bad input reports what would be right", () => {
     );
   });
 
-  test("rows that are no shard are reported by the module, before its positions see them", () => {
+  test("reject rows that are not a shard before the position encoding runs", () => {
     const encode = () => expect.unreachable();
     const module = createAttention({ sequenceLength: 4, positions: { headDim: 4, encode } });
     expect(() => module.forward(input([1, 3, 8]))).toThrow(
@@ -354,7 +354,7 @@ describe("bad input reports what would be right", () => {
     );
   });
 
-  test("dtype, a disposed tensor, a closed context", async () => {
+  test("reject another dtype, a disposed tensor and a closed context", async () => {
     const module = createAttention();
     const x = input([1, 2, 8]);
     expect(() => module.forward(x.to("float16"))).toThrow(DTypeError);
@@ -369,7 +369,7 @@ describe("bad input reports what would be right", () => {
   });
 });
 
-test("reduceGradients gives zeros to a parameter without a gradient on one rank, too, and rejects a disposed module", async () => {
+test("reduceGradients fills missing gradients with zeros on one rank, and rejects a disposed module", async () => {
   const [ctx] = await referenceWorld(1, {});
   const module = new Linear(ctx!, 1, 1);
   reduceGradients(ctx!, module);
@@ -379,7 +379,7 @@ test("reduceGradients gives zeros to a parameter without a gradient on one rank,
   expect(() => reduceGradients(ctx!, module)).toThrow(DisposedError);
 });
 
-test("reduceGradients sums along sp and averages along dp; a missing or disposed gradient counts as zero", async () => {
+test("reduceGradients sums along sp and averages along dp, with missing or disposed gradients as zero", async () => {
   const ranks = await referenceWorld(4, { mesh: { dp: 2, sp: 2 } });
   const modules = ranks.map((each) => new Linear(each, 1, 1));
   for (const [rank, { weight }] of modules.entries()) weight.grad = fromArray(ranks[rank]!, [10 ** rank], [1, 1]);
@@ -393,8 +393,8 @@ test("reduceGradients sums along sp and averages along dp; a missing or disposed
   }
 });
 
-describe("a parameter in a field that was not added", () => {
-  test("is refused, as it would not be trained, also within an array, a map or an object", () => {
+describe("a parameter in a field that is not registered", () => {
+  test("is rejected, also within an array, a map or an object", () => {
     const create = (): Tensor => createParameter(ctx, [2], { initial: { kind: "constant", value: 1 } });
     class Scaled extends Module {
       weight = create();
@@ -416,7 +416,7 @@ describe("a parameter in a field that was not added", () => {
     }
   });
 
-  test("is legal where a module within has it, and where it requires no gradient", () => {
+  test("is allowed if a child registers it, or if it requires no gradient", () => {
     class Tied extends Module {
       inner = this.addChild("inner", new Linear(ctx, 2, 2));
       weight = this.inner.weight;

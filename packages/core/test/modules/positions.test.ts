@@ -24,7 +24,7 @@ function createRecorder(): PositionEncoding & {
 
 const embed = { embedDim: 8, numHeads: 4, numKvHeads: 2, backend: "gather", placement: "striped" } as const;
 
-test("queries and keys are encoded by the global positions of their rows", async () => {
+test("queries and keys are encoded with the global positions of their rows", async () => {
   const contexts = await referenceWorld(2, { backends: [gather()] });
   await Promise.all(
     contexts.map(async (ctx) => {
@@ -41,7 +41,7 @@ test("queries and keys are encoded by the global positions of their rows", async
   );
 });
 
-test("across axes, queries and keys stand at positions of their own", async () => {
+test("CrossAxisAttention encodes queries and keys with the positions of their own placements", async () => {
   const contexts = await referenceWorld(2, { backends: [gather()] });
   await Promise.all(
     contexts.map(async (ctx) => {
@@ -57,7 +57,7 @@ test("across axes, queries and keys stand at positions of their own", async () =
   );
 });
 
-test("an encoding may leave what it is given as it is", async () => {
+test("a position encoding may return its input unchanged", async () => {
   const ctx = (await referenceWorld(1))[0]!;
   const options = { embedDim: 8, numHeads: 2, attentionAxis: 1 } as const;
   const plainAttention = new MultiAxisAttention(ctx, options);

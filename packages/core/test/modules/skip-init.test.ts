@@ -5,7 +5,7 @@ import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
 import { skipInit } from "../../src/modules/parameters.ts";
 import { referenceWorld } from "../reference/index.ts";
 
-test("without initialization nothing is sent, and no random stream is taken", async () => {
+test("skipInit creates parameters without communication or random numbers", async () => {
   const contexts = await referenceWorld(2);
   for (const ctx of contexts) {
     const streamBefore = ctx.randomStream;
@@ -19,7 +19,7 @@ test("without initialization nothing is sent, and no random stream is taken", as
   }
 });
 
-test("it ends with the function, also with one that throws, and nests", async () => {
+test("skipInit nests, ends when its function returns or throws, and rejects other values", async () => {
   const [ctx] = await referenceWorld(1);
   const countStreams = () => {
     const streamBefore = ctx!.randomStream;
@@ -36,7 +36,7 @@ test("it ends with the function, also with one that throws, and nests", async ()
   expect(() => skipInit(3 as never)).toThrow(/skipInit: expected a function, received 3/);
 });
 
-test("outBias is the output projection's bias alone", async () => {
+test("outBias controls only the bias of the output projection", async () => {
   const [ctx] = await referenceWorld(1);
   const names = (options: object) =>
     new MultiAxisAttention(ctx!, { embedDim: 8, numHeads: 2, attentionAxis: 1, ...options })

@@ -32,7 +32,7 @@ const validState: StateDict = new Map([
   ["second.weight", host([1, 3], 3)],
 ]);
 
-test("a state dict names every parameter, and one module's loads into another", async () => {
+test("a state dict lists every parameter and can be loaded into another module", async () => {
   const ctx = await openContext();
   const [sourcePair, targetPair] = [new Pair(ctx), new Pair(ctx)];
   expect([...sourcePair.stateDict().keys()]).toEqual([...validState.keys()]);
@@ -42,7 +42,7 @@ test("a state dict names every parameter, and one module's loads into another", 
   expect(Array.from(await targetPair.first.bias!.read())).toEqual([2, 2, 2]);
 });
 
-test("tensors of another device, and disposed ones, are rejected before anything is copied", async () => {
+test("loadStateDict rejects disposed tensors and those of another device before copying", async () => {
   const ctx = await openContext();
   const pair = new Pair(ctx);
   const weightBefore = await pair.first.weight.read();
@@ -60,7 +60,7 @@ test("tensors of another device, and disposed ones, are rejected before anything
   expect(await pair.first.weight.read()).toEqual(weightBefore);
 });
 
-test("what does not fit is rejected whole, and every fault is reported", async () => {
+test("loadStateDict reports all faults of a mismatched state and modifies no tensor", async () => {
   const ctx = await openContext();
   const pair = new Pair(ctx);
   const weightBefore = await pair.first.weight.read();
@@ -81,7 +81,7 @@ test("what does not fit is rejected whole, and every fault is reported", async (
   expect(await pair.first.weight.read()).toEqual(weightBefore);
 });
 
-test("not strictly, names may differ; dtypes are converted on request only", async () => {
+test("loadStateDict accepts other names if not strict, and converts dtypes only with cast", async () => {
   const ctx = await openContext();
   const pair = new Pair(ctx, "bfloat16");
   expect(() => pair.loadStateDict(validState)).toThrow(/float32 instead of bfloat16 \(pass cast: true to convert\)/);
@@ -99,7 +99,7 @@ test("not strictly, names may differ; dtypes are converted on request only", asy
   expect(Array.from(await pair.first.bias!.read())).toEqual([9, 9, 9]);
 });
 
-test("a frozen parameter takes no part in the reduction of gradients", async () => {
+test("reduceGradients skips frozen parameters", async () => {
   const contexts = await referenceWorld(2);
   const layers = contexts.map((ctx) => new Linear(ctx, 1, 1));
   await Promise.all(

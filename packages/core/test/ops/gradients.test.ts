@@ -229,11 +229,13 @@ const cases: Readonly<Record<string, GradientCase>> = {
   },
 };
 
-describe("gradients agree with finite differences and leave no memory behind", () => {
-  test.each(Object.entries(cases))("%s", (_, each) => checkGradients(each));
+describe("gradients of operations", () => {
+  test.each(Object.entries(cases))("agree with finite differences and leave no memory allocated: %s", (_, each) =>
+    checkGradients(each),
+  );
 });
 
-test("max shares its gradient evenly among those that are largest, infinities too", async () => {
+test("max distributes its gradient evenly among equal maxima, including infinities", async () => {
   const device = new ReferenceDevice();
   const [low, high] = [Number.NEGATIVE_INFINITY, Number.POSITIVE_INFINITY];
   for (const dtype of ["float32", "bfloat16"] as const) {
@@ -250,7 +252,7 @@ test("max shares its gradient evenly among those that are largest, infinities to
   expect(device.memory().allocated).toBe(0);
 });
 
-test("a mean is no larger than what it is the mean of, however many there are", async () => {
+test("mean does not overflow in float16, for large values or many elements", async () => {
   const device = new ReferenceDevice();
   using x = fromArray(device, [60_000, 50_016, 40_000, 30_000], [2, 2], { dtype: "float16" });
   x.requiresGrad = true;
@@ -266,7 +268,7 @@ test("a mean is no larger than what it is the mean of, however many there are", 
   expect(Array.from(await x.grad!.read())).toEqual([0.25, 0.25, 0.25, 0.25]);
 });
 
-test("reductions and norms take no unknown option, and norms nothing without features", () => {
+test("reductions and norms reject unknown options, and norms reject tensors without axes", () => {
   const device = new ReferenceDevice();
   using x = fromArray(device, [1, 2], [2]);
   using scalar = fromArray(device, [1], []);
@@ -294,7 +296,7 @@ test.each([
     [Infinity, 2, Infinity],
     [0.5, 0, 0.5],
   ],
-])("the gradient of max where the largest is infinite: of %j it is %j", async (values, expected) => {
+])("max with an infinite maximum: the gradient for %j is %j", async (values, expected) => {
   using device = new ReferenceDevice();
   using x = fromArray(device, values, [values.length]);
   x.requiresGrad = true;

@@ -11,7 +11,7 @@ import { layerNorm, rmsNorm } from "../../src/ops/norm.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/index.ts";
 
-describe("what is written for PyTorch", () => {
+describe("code written for PyTorch", () => {
   const x = fromArray(new ReferenceDevice(), [1, 2], [2]);
   const untypedNumber = 2 as unknown as Tensor;
 
@@ -19,12 +19,12 @@ describe("what is written for PyTorch", () => {
     [() => mul(untypedNumber, x), /mul: expected a Tensor first, received 2; write mul\(x, 2\)/],
     [() => add(untypedNumber, x), /add: expected a Tensor first, received 2; write add\(x, 2\)/],
     [() => x.matmul(untypedNumber), /matmul: expected a Tensor, received 2$/],
-  ])("a number where a tensor is required, %#", (run, message) => {
+  ])("a number in place of a tensor is rejected with the reason, %#", (run, message) => {
     expect(run).toThrow(OptionError);
     expect(run).toThrow(message);
   });
 
-  test("operators are rejected, text is not", () => {
+  test("operators on tensors are rejected, and string conversion is allowed", () => {
     const untypedTensor = x as unknown as number;
     for (const run of [
       () => untypedTensor + untypedTensor,
@@ -42,7 +42,7 @@ describe("what is written for PyTorch", () => {
     expect(x === fromArray(x.device, [1, 2], [2])).toBe(false);
   });
 
-  test("JSON has shape, dtype and device, of gradients and of disposed tensors, too", () => {
+  test("JSON contains shape, dtype and device, also for gradients and disposed tensors", () => {
     const json = { shape: [2], dtype: "float32", device: "reference:0" };
     const y = fromArray(x.device, [1, 2], [2]);
     y.requiresGrad = true;
@@ -52,7 +52,7 @@ describe("what is written for PyTorch", () => {
     expect(JSON.parse(JSON.stringify(y))).toEqual(json);
   });
 
-  test("silu is x · sigmoid(x), and differentiable", async () => {
+  test("silu equals x · sigmoid(x) and is differentiable", async () => {
     const values = [-20, -1, 0, 0.5, 30];
     const y = fromArray(x.device, values, [5]);
     y.requiresGrad = true;
@@ -66,11 +66,11 @@ describe("what is written for PyTorch", () => {
   });
 });
 
-describe("numbers that mean nothing are rejected", () => {
+describe("validation of numbers", () => {
   const nonFiniteValues = [Number.NaN, Number.POSITIVE_INFINITY];
 
   test.each([{ low: 2, high: 1 }, ...nonFiniteValues.flatMap((x) => [{ low: x }, { high: x }, { low: -x, high: x }])])(
-    "rand %o",
+    "rand rejects %o",
     (options) => {
       expect(() => rand(new ReferenceDevice(), [2], options)).toThrow(OptionError);
       expect(() => rand(new ReferenceDevice(), [2], options)).toThrow(
@@ -79,14 +79,17 @@ describe("numbers that mean nothing are rejected", () => {
     },
   );
 
-  test.each([{ std: -1 }, ...nonFiniteValues.flatMap((x) => [{ std: x }, { mean: x }])])("randn %o", (options) => {
-    expect(() => randn(new ReferenceDevice(), [2], options)).toThrow(OptionError);
-    expect(() => randn(new ReferenceDevice(), [2], options)).toThrow(
-      /randn: (mean: expected a finite number|std: expected a number ≥ 0), received/,
-    );
-  });
+  test.each([{ std: -1 }, ...nonFiniteValues.flatMap((x) => [{ std: x }, { mean: x }])])(
+    "randn rejects %o",
+    (options) => {
+      expect(() => randn(new ReferenceDevice(), [2], options)).toThrow(OptionError);
+      expect(() => randn(new ReferenceDevice(), [2], options)).toThrow(
+        /randn: (mean: expected a finite number|std: expected a number ≥ 0), received/,
+      );
+    },
+  );
 
-  test("those of a parameter", async () => {
+  test("createParameter rejects invalid initial distributions", async () => {
     await using ctx = await init({ device: new ReferenceDevice(), rank: 0, worldSize: 1 });
     const createInitialized = (initial: Parameters<typeof createParameter>[2]["initial"]) => () =>
       createParameter(ctx, [2], { initial });
@@ -95,7 +98,7 @@ describe("numbers that mean nothing are rejected", () => {
     createInitialized({ kind: "uniform", low: 0, high: 0 })().dispose();
   });
 
-  test.each([-1e-5, ...nonFiniteValues])("epsilon %d", (epsilon) => {
+  test.each([-1e-5, ...nonFiniteValues])("layerNorm and rmsNorm reject epsilon %d", (epsilon) => {
     using x = fromArray(new ReferenceDevice(), [1, 2], [1, 2]);
     expect(() => layerNorm(x, null, null, { epsilon })).toThrow(/layerNorm: epsilon: expected a number ≥ 0/);
     expect(() => rmsNorm(x, null, { epsilon })).toThrow(/rmsNorm: epsilon: expected a number ≥ 0/);
@@ -112,13 +115,13 @@ describe("numbers that mean nothing are rejected", () => {
     [[1n], /values\[0\]: .* received 1n/],
     [BigInt64Array.of(1n), /values\[0\]: .* received 1n/],
   ];
-  test.each(textValues)("fromArray(%o)", (values, message) => {
+  test.each(textValues)("fromArray rejects %o", (values, message) => {
     const createFromValues = () => fromArray(new ReferenceDevice(), values as ArrayLike<number>, [values.length]);
     expect(createFromValues).toThrow(OptionError);
     expect(createFromValues).toThrow(message);
   });
 
-  test("NaN and infinities are numbers", async () => {
+  test("fromArray accepts NaN and infinities", async () => {
     const device = new ReferenceDevice();
     for (const values of [[Number.NaN, Infinity], Float32Array.of(Number.NaN, Infinity), new Int8Array(2)]) {
       using x = fromArray(device, values, [2]);

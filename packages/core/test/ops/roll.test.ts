@@ -13,15 +13,15 @@ test.each([
   [0, 1, [1, 2, 3, 4, 5, 6]],
   [-7, -1, [2, 3, 1, 5, 6, 4]],
   [6, 1, [1, 2, 3, 4, 5, 6]],
-])("by %i along %i, as torch.roll", async (shift, axis, expected) => {
+])("roll by %i along axis %i equals torch.roll", async (shift, axis, expected) => {
   expect([...(await roll(x, shift, axis).read())]).toEqual(expected);
 });
 
-test("leaves what has no elements", () => {
+test("roll keeps the shape of a tensor without elements", () => {
   expect(roll(fromArray(device, [], [2, 0]), -1, 1).shape).toEqual([2, 0]);
 });
 
-test("rejects axes that are none, and shifts that are no integers", () => {
+test("roll rejects invalid axes and shifts that are not integers", () => {
   expect(() => roll(x, 1, 2)).toThrow(/roll: expected an axis from -2 to 1, received 2|roll.*axis/);
   expect(() => roll(x, 0.5, 0)).toThrow(/roll: shift: expected an integer, received 0.5/);
   expect(() => roll(x, undefined as never, 0)).toThrow(/roll: shift: expected an integer/);

@@ -11,7 +11,7 @@ const anyPlacement = fc.constantFrom(...placements);
 const sortAscending = (numbers: Iterable<number>) => [...numbers].toSorted((a, b) => a - b);
 const range = (length: number) => Array.from({ length }, (_, i) => i);
 
-test("shards are disjoint and together hold every position, whatever divides", () => {
+test("shards are disjoint and cover every position, for any length and number of shards", () => {
   fc.assert(
     fc.property(anyPlacement, fc.integer({ min: 1, max: 9 }), fc.nat(40), (placement, count, length) => {
       const shardPositions = range(count).flatMap((index) => [...positions(placement.spans(index, count, length))]);
@@ -20,7 +20,7 @@ test("shards are disjoint and together hold every position, whatever divides", (
   );
 });
 
-test("shards differ by at most one row, zigzag's by two", () => {
+test("shard sizes differ by at most one row, and by at most two for zigzag", () => {
   fc.assert(
     fc.property(anyPlacement, fc.integer({ min: 1, max: 9 }), fc.nat(40), (placement, count, length) => {
       const sizes = range(count).map((index) => spansLength(placement.spans(index, count, length)));
@@ -29,7 +29,7 @@ test("shards differ by at most one row, zigzag's by two", () => {
   );
 });
 
-test("known shards", () => {
+test("contiguous, zigzag and striped return the expected positions", () => {
   expect(positions(contiguous().spans(0, 3, 10))).toEqual(Int32Array.of(0, 1, 2, 3));
   expect(positions(contiguous([1, 0, 4]).spans(2, 3, 5))).toEqual(Int32Array.of(1, 2, 3, 4));
   expect(positions(zigzag().spans(1, 2, 8))).toEqual(Int32Array.of(2, 3, 4, 5));
@@ -37,21 +37,21 @@ test("known shards", () => {
   expect(spansLength(striped().spans(7, 8, 3))).toBe(0);
 });
 
-test("positions are rejected that their array cannot hold", () => {
+test("positions rejects values that do not fit in an Int32Array", () => {
   expect(positions([{ start: 2 ** 31 - 2, length: 2, step: 1 }])).toEqual(Int32Array.of(2 ** 31 - 2, 2 ** 31 - 1));
   expect(() => positions([{ start: 2 ** 31 - 2, length: 2, step: 2 }])).toThrow(ShapeError);
   expect(() => positions([{ start: -1, length: 2, step: 1 }])).toThrow(ShapeError);
   expect(positions([{ start: 2 ** 40, length: 0, step: 1 }]).length).toBe(0);
 });
 
-test("a placement stays what it was made of", () => {
+test("contiguous does not follow later changes to its lengths", () => {
   const lengths = [1, 4];
   const placement = contiguous(lengths);
   lengths[1] = 2;
   expect(placement.spans(1, 2, 5)).toEqual([{ start: 1, length: 4, step: 1 }]);
 });
 
-test("a layout takes whole lengths, axes of the mesh once, and no unknown option", () => {
+test("layoutOf rejects invalid lengths, duplicate axes and unknown options", () => {
   const mesh = { sp: 2 };
   for (const length of [2.5, -1, NaN])
     expect(() => layoutOf({ mesh, axes: ["sp"], length })).toThrow(/length: expected an integer/);
@@ -59,7 +59,7 @@ test("a layout takes whole lengths, axes of the mesh once, and no unknown option
   expect(() => layoutOf({ mesh, axes: ["sp"], length: 4, placment: zigzag() } as never)).toThrow(/received "placment"/);
 });
 
-test("under a causal mask every zigzag shard has the same work", () => {
+test("every zigzag shard has the same work under a causal mask", () => {
   const pairsPerRank = range(4).map((index) =>
     [...positions(zigzag().spans(index, 4, 64))].reduce((sum, q) => sum + q + 1, 0),
   );
@@ -75,7 +75,7 @@ describe("a layout", () => {
     expect(layout.spans({ dp: 1, node: 1, gpu: 2 })).toEqual([{ start: 10, length: 2, step: 1 }]);
   });
 
-  test("at part of a coordinate is all shards along the missing axes, one after another", () => {
+  test("concatenates all shards along the axes that a coordinate omits", () => {
     fc.assert(
       fc.property(anyPlacement, fc.nat(40), fc.nat(1), fc.nat(2), (placement, length, node, gpu) => {
         const layout = layoutOf({ mesh, axes: ["node", "gpu"], placement, length });
@@ -87,7 +87,7 @@ describe("a layout", () => {
     );
   });
 
-  test("joins what lies side by side", () => {
+  test("joins adjacent spans", () => {
     const layout = layoutOf({ mesh, axes: ["node", "gpu"], length: 13 });
     expect(layout.spans({})).toEqual([{ start: 0, length: 13, step: 1 }]);
     expect(layoutOf({ mesh, axes: [], placement: zigzag(), length: 9 }).spans({ node: 1 })).toEqual([
@@ -123,7 +123,7 @@ const invalidShards: readonly (readonly [index: number, count: number, length: n
   ...[-1, 1.5, Number.NaN, Infinity].map((length) => [0, 2, length] as const),
 ];
 
-test.each(invalidShards)("shard %d of %d, of a length of %d, is rejected by every placement", (...shard) => {
+test.each(invalidShards)("every placement rejects shard %d of %d for a length of %d", (...shard) => {
   for (const placement of [...placements, contiguous([4, 4])]) {
     expect(() => placement.spans(...shard)).toThrow(
       /spans: expected \[index, count, length\] of integers with 0 ≤ index < count/,
@@ -131,7 +131,7 @@ test.each(invalidShards)("shard %d of %d, of a length of %d, is rejected by ever
   }
 });
 
-test("refusals", () => {
+test("contiguous rejects invalid lengths, and resolvePlacement rejects unknown names", () => {
   expect(() => contiguous([1, -1])).toThrow(OptionError);
   expect(() => contiguous([1, 2]).spans(0, 2, 4)).toThrow(ShapeError);
   expect(() => contiguous([1, 2]).spans(0, 3, 3)).toThrow(/3 lengths that sum to 3/);

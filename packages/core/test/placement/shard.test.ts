@@ -21,7 +21,7 @@ describe.each(placements)("unshard is the inverse of shard, %s", (_, placement) 
     [3, 12],
     [4, 2],
     [5, 0],
-  ])("%i ranks, %i rows, every axis", async (size, length) => {
+  ])("restores the tensor on %i ranks with %i rows, along every axis", async (size, length) => {
     const ranks = await referenceWorld(size);
     for (const axis of [0, 1, -1]) {
       const shape = [2, 3, 2].with(axis, length);
@@ -37,7 +37,7 @@ describe.each(placements)("unshard is the inverse of shard, %s", (_, placement) 
   });
 });
 
-test("several axes, and none", async () => {
+test("shard and unshard support several mesh axes and none", async () => {
   const ranks = await referenceWorld(6, { mesh: { dp: 1, node: 2, gpu: 3 } });
   expect(sequenceAxes(ranks[0]!.mesh.shape)).toEqual(["node", "gpu"]);
   for (const axes of [["node", "gpu"], ["gpu", "node"], ["gpu"], []]) {
@@ -50,7 +50,7 @@ test("several axes, and none", async () => {
   }
 });
 
-test("a shard holds its rows and nothing of the whole", async () => {
+test("a shard holds only its rows and does not retain the whole tensor", async () => {
   const [ctx] = (await referenceWorld(4)).slice(1);
   const fullTensor = fromArray(ctx!, count(20), [10, 2]);
   const localShard = shard(ctx!, fullTensor, 0);
@@ -59,7 +59,7 @@ test("a shard holds its rows and nothing of the whole", async () => {
   expect(ctx!.device.memory().allocated).toBe(24);
 });
 
-test("shard passes gradients to its rows", async () => {
+test("gradients of a shard flow to its rows of the whole tensor", async () => {
   const [ctx] = await referenceWorld(2);
   const fullTensor = fromArray(ctx!, count(5), [5]);
   fullTensor.requiresGrad = true;
@@ -69,7 +69,7 @@ test("shard passes gradients to its rows", async () => {
   expect([...(await fullTensor.grad!.read())]).toEqual([1, 0, 1, 0, 1]);
 });
 
-test("a shard of the wrong size is rejected before anything is sent", async () => {
+test("shard and unshard reject wrong sizes and options before communication", async () => {
   const ranks = await referenceWorld(3);
   const x = fromArray(ranks[2]!, count(4), [4]);
   expect(() => unshard(ranks[2]!, x, 0, { length: 10 })).toThrow(ShapeError);
