@@ -23,8 +23,8 @@ const fakePeer = [process.execPath, file("fake-peer.mjs")];
 const shape = { direction: "forward", dtype: "bf16", mask: "full", d: 64, n: 256 } as const;
 const problem = createProblem(shape, { tokens: 512, hidden: 128 });
 
-describe("what is counted", () => {
-  it("is of two products forward, five backward, half of them causal, at constant tokens", () => {
+describe("operation counts and lower bounds", () => {
+  it("counts FLOPs, bytes and exponentials of a problem, and half the FLOPs with a causal mask", () => {
     expect(problem).toMatchObject({ batch: 2, numHeads: 2 });
     expect(countFlops(problem)).toBe(4 * 2 * 2 * 256 ** 2 * 64);
     expect(countFlops({ ...problem, direction: "backward", mask: "causal" })).toBe(5 * 2 * 2 * 256 ** 2 * 64);
@@ -34,7 +34,7 @@ describe("what is counted", () => {
     expect(() => createProblem({ ...shape, n: 300 }, { tokens: 512, hidden: 128 })).toThrow("whole sequences of 300");
   });
 
-  it("makes the longest of three times the floor", () => {
+  it("takes the longest of the product, memory and exponential times as the lower bound", () => {
     const rates = {
       flopsPerSecond: countFlops(problem),
       bytesPerSecond: countBytes(problem) / 3,
@@ -48,7 +48,7 @@ describe("what is counted", () => {
     });
   });
 
-  it("is what the page states", () => {
+  it("prints the lower bounds that gpu/README.md states", () => {
     const { stdout } = bench("--floors");
     const page = readFileSync(file("../gpu/README.md"), "utf8");
     const rows = stdout.split("\n").filter((line) => /^\| (1024|16384|65536) /.test(line));
@@ -57,15 +57,15 @@ describe("what is counted", () => {
   });
 });
 
-describe("the peer", () => {
-  it("answers line by line, refuses, and is read among what libraries print", async () => {
+describe("the baseline process", () => {
+  it("returns a result per request, rejects unsupported backends, and skips the output of libraries", async () => {
     using peer = new BaselineProcess(fakePeer);
     expect(await peer.request({ op: "sample", backend: "flash", count: 2 })).toEqual({ seconds: [1e-3, 1e-3] });
     await expect(peer.request({ op: "prepare", backend: "cudnn" })).rejects.toThrow(BaselineUnsupportedError);
     expect(await peer.request({ op: "release" })).toEqual({});
   });
 
-  it("is an error when it dies, cannot be started or takes too long, and stays one", async () => {
+  it("rejects all requests if it exits, cannot be started or exceeds its time limit", async () => {
     using dying = new BaselineProcess([...fakePeer, "dies"]);
     await expect(dying.request({ op: "hello" })).rejects.toThrow("exited with code 3");
     await expect(dying.request({ op: "hello" })).rejects.toThrow("exited with code 3");
@@ -98,8 +98,8 @@ function contender(name: string, seconds: number, log: string[], refuses = false
   };
 }
 
-describe("comparing", () => {
-  it("lets all take turns, leaves out who refuses, and reports medians", async () => {
+describe("timeContenders", () => {
+  it("times contenders in turns, omits unsupported ones, and reports medians", async () => {
     const log: string[] = [];
     const contenders = [contender("a", 0.01, log), contender("b", 0.001, log), contender("c", 1, log, true)];
     const { times, refused } = await timeContenders(contenders, problem, {
@@ -114,7 +114,7 @@ describe("comparing", () => {
     expect(refused).toEqual({ c: "not here" });
   });
 
-  it("takes three rounds of what is slow", async () => {
+  it("stops after three rounds if the time limit is exceeded", async () => {
     const log: string[] = [];
     await timeContenders([contender("a", 1, log)], problem, {
       rounds: 9,
@@ -137,8 +137,8 @@ function benchOf(contenders: readonly Implementation[]): BenchmarkContext {
   };
 }
 
-describe("the gate", () => {
-  it("passes no contender whose numbers are wrong or NaN", async () => {
+describe("the correctness gate", () => {
+  it("excludes contenders whose results are wrong or NaN", async () => {
     const bench = benchOf([contender("right", 1, []), contender("wrong", 1, [])]);
     expect(await createGateCase(shape).run(bench)).toMatchObject({ case: "gate.bf16.full.d64", wrong: ["wrong"] });
     expect(await selectCorrectContenders(bench, shape, new Map())).toEqual(new Set(["right"]));
@@ -148,10 +148,10 @@ describe("the gate", () => {
   });
 });
 
-describe("ours", () => {
+describe("MosaicImplementation", () => {
   const small = { ...problem, n: 96, batch: 1, mask: "causal" } as const;
 
-  it("is right by the definition, and timed run by run", async () => {
+  it("matches the reference, and returns the time of each run and of its kernels", async () => {
     await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
     const ours = new MosaicImplementation("cpu", ctx);
     const errors: Errors = await ours.check({ ...small, direction: "backward" });
@@ -171,7 +171,7 @@ describe("ours", () => {
     expect(ctx.device.memory().allocated).toBe(0);
   });
 
-  it("is refused if its rows are wrong at the size that is timed", async () => {
+  it("rejects wrong rows of the problem that is timed", async () => {
     await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
     const { kernels } = ctx.device;
     const attend = kernels.attend.bind(kernels);
@@ -181,7 +181,7 @@ describe("ours", () => {
     await ours.release();
   });
 
-  it("cannot be timed with steps that draw random numbers", async () => {
+  it("times the kernels of each step, and rejects steps that draw random numbers", async () => {
     await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
     const laps = await timeSteps(ctx.device, [() => mosaic.zeros(ctx, [64]).dispose(), () => {}]);
     expect(laps.map(({ secondsByKernel }) => Object.keys(secondsByKernel))).toEqual([["fill"], []]);
@@ -189,8 +189,8 @@ describe("ours", () => {
   });
 });
 
-describe("a row by its definition", () => {
-  it("is the oracle's", () => {
+describe("computeAttentionRow and computeGradientRow", () => {
+  it("match the attention oracle", () => {
     const sizes = { batch: 1, numHeads: 1, numKvHeads: 1, queries: 5, keys: 5, headDim: 4, scale: 0.5 };
     const [q, k, v, dOut] = [1, 2, 3, 4].map((seed) => normals(20, seed, "float32")) as [
       Float64Array,
@@ -212,7 +212,7 @@ describe("a row by its definition", () => {
   });
 });
 
-describe("a run", () => {
+describe("runCases", () => {
   const caseOf = (name: string, result: object | Error): Case => ({
     name,
     part: "gate",
@@ -223,7 +223,7 @@ describe("a run", () => {
   });
   const inPlace = (one: Case): Promise<Result> => one.run(benchOf([]));
 
-  it("goes on where it stopped, even in the middle of a line, and after a failure", async () => {
+  it("continues after failures, and resumes from stored results with an incomplete last line", async () => {
     const path = join(directory, "resumed.jsonl");
     const failing = [caseOf("a", { x: 1.23456789 }), caseOf("b", new Error("broke")), caseOf("c", { wrong: ["d"] })];
     const first = await runCases(failing, inPlace, new Results(path), { share: 1, again: false });
@@ -240,7 +240,7 @@ describe("a run", () => {
     expect([...new Results(path).byCase.keys()]).toEqual(["a", "c", "b"]);
   });
 
-  it("leaves what its part has no time for", async () => {
+  it("returns the cases that do not fit its share of the time", async () => {
     const results = new Results(join(directory, "left.jsonl"));
     const { remainingCases } = await runCases([caseOf("a", {}), caseOf("b", {})], inPlace, results, {
       share: 0,
@@ -250,8 +250,8 @@ describe("a run", () => {
   });
 });
 
-describe("workers", () => {
-  it("are replaced when they break, die or do not come back, and only then", async () => {
+describe("WorkerPool", () => {
+  it("replaces a worker that breaks, exits or times out, and keeps one that reports a failed case", async () => {
     using workers = new WorkerPool([], file("fake-worker.mjs"));
     const processOf = async (name: string): Promise<unknown> => (await workers.run(name, 20))["process"];
     const first = await processOf("a");
@@ -281,12 +281,12 @@ function bench(...args: string[]): { status: number | null; stdout: string; stde
   return spawnSync(process.execPath, [main, ...args], { encoding: "utf8", env: { ...process.env, ...emulated } });
 }
 
-describe("the command", () => {
+describe("the GPU benchmark command", () => {
   const out = join(directory, "out");
   const tiny = ["--tokens", "128", "--hidden", "256", "--lengths", "128", "--once", "--out", out];
   const peer = ["--peer", fakePeer.join(" ")];
 
-  it("lists all cases, and refuses unknown ones", () => {
+  it("lists all cases, and rejects unknown cases and options and a missing baseline", () => {
     const names = bench("--list").stdout.trim().split("\n");
     expect(new Set(names).size).toBe(names.length);
     for (const direction of ["forward", "backward"]) {
@@ -301,7 +301,7 @@ describe("the command", () => {
     expect(noPeer).toMatchObject({ status: 2, stderr: expect.stringContaining("no-such-python") });
   });
 
-  it("runs the kernels under emulation beside a stand-in for PyTorch, and keeps a page", () => {
+  it("compares emulated kernels with a fake PyTorch process, and writes a page of results", () => {
     const some = "gate.bf16.causal.d64,attention.forward.bf16.causal.d64,attention.backward.bf16.causal.d64";
     // "efficient" fails the gate on purpose.
     expect(bench(...tiny, ...peer, "--filter", some)).toMatchObject({ status: 1 });
@@ -322,7 +322,7 @@ describe("the command", () => {
     expect(Object.keys(forward.times)).not.toContain("cudnn");
   });
 
-  it("does not measure again what is there, nor mixes machines", () => {
+  it("skips cases that have results, and rejects results of a different machine", () => {
     const lines = (): number => readFileSync(join(out, "gpu.jsonl"), "utf8").trim().split("\n").length;
     const before = lines();
     expect(bench("--filter", "attention.forward.bf16.causal.d64", ...tiny, "--peer", "none").status).toBe(0);
@@ -333,7 +333,7 @@ describe("the command", () => {
     });
   });
 
-  it.each(["cpu", "cuda"])("shards over ranks that share a device: %s", (device) => {
+  it.each(["cpu", "cuda"])("runs ring cases on ranks that share a device: %s", (device) => {
     const at = join(directory, `ring on ${device}`);
     const some = ["--device", device, "--filter", "ring.2.forward.bf16.causal", "--peer", "none"];
     expect(bench(...some, ...tiny, "--out", at).status).toBe(0);

@@ -9,8 +9,8 @@ const main = fileURLToPath(new URL("../dist/main.js", import.meta.url));
 const runBenchmark = (...args: string[]): { status: number | null; stdout: string; stderr: string } =>
   spawnSync(process.execPath, [main, ...args], { encoding: "utf8" });
 
-describe("the benchmarks", () => {
-  it("have names that differ, and the ones that goals are set for", () => {
+describe("the benchmark command", () => {
+  it("lists unique names, including the cases for which goals are set", () => {
     const names = runBenchmark("--list").stdout.trim().split("\n");
     const allNames = runBenchmark("--list", "--python", "python3").stdout.trim().split("\n");
     expect(new Set(allNames).size).toBe(allNames.length);
@@ -24,7 +24,7 @@ describe("the benchmarks", () => {
     for (const d of [64, 128]) expect(names).toContain(`local.forward.f32.full.d${d}.n8192`);
   });
 
-  it("refuse unknown ones", () => {
+  it("rejects unknown cases and options", () => {
     expect(runBenchmark("--filter", "nothing.like.it")).toMatchObject({
       status: 2,
       stderr: expect.stringContaining("--list"),
@@ -32,7 +32,7 @@ describe("the benchmarks", () => {
     expect(runBenchmark("--fast")).toMatchObject({ status: 2, stderr: expect.stringContaining("--quick") });
   });
 
-  it("print one JSON object a case", () => {
+  it("prints one JSON object per case", () => {
     const { status, stdout } = runBenchmark("--json", "--quick", "--filter", "gemm.f32.m8192.n384");
     expect(status).toBe(0);
     expect(JSON.parse(stdout)).toMatchObject({
@@ -43,10 +43,10 @@ describe("the benchmarks", () => {
   });
 });
 
-describe("what they count", () => {
+describe("benchmark figures", () => {
   const problem = { direction: "forward", dtype: "f32", mask: "full", d: 64, n: 1024, numHeads: 8 } as const;
 
-  it("is 4n²d a head forward, 10n²d backward, half of it causal", () => {
+  it("count 4n²d FLOPs per head forward, 10n²d backward, and half with a causal mask", () => {
     expect(formatName(problem)).toBe("forward.f32.full.d64.n1024");
     expect(countFlops(problem)).toBe(4 * 8 * 1024 ** 2 * 64);
     expect(countFlops({ ...problem, direction: "backward", mask: "causal" })).toBe(5 * 8 * 1024 ** 2 * 64);
@@ -54,7 +54,7 @@ describe("what they count", () => {
     expect(countFlops({ ...problem, batch: 3 })).toBe(3 * 4 * 8 * 1024 ** 2 * 64);
   });
 
-  it("compares best with best, and pairs in the median", () => {
+  it("relate the best rate to the best peak, and report the median share of the runs", () => {
     const { numbers } = createPeakRow("x", 10e9, [
       { seconds: 0.2, peakGflops: 100 },
       { seconds: 0.1, peakGflops: 125 },

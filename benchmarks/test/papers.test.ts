@@ -16,8 +16,8 @@ import { formulas, recordProblem, ringStrategy, tileStrategy, countVolumes } fro
 
 const nodesOf2: Topology = { name: "nodes of 2", ranksPerNode: 2, ports: 2, intraNodeSpeedup: 10 };
 
-describe("volumes", () => {
-  it("are the formulas', but for the statistics that travel with queries", () => {
+describe("communication volumes", () => {
+  it("match the published formulas, except for the statistics that are sent with queries", () => {
     const problem = { tokens: 256, numHeads: 4, numKvHeads: 2, headDim: 32 };
     const ring = countVolumes(recordProblem(ringStrategy(8), problem), 2);
     expect(ring.forward.chunks).toBeCloseTo(formulas.ring(8, 2).forward, 12);
@@ -32,21 +32,21 @@ describe("volumes", () => {
     expect(mesh.betweenNodes.chunks).toBeCloseTo(3 * (1 + 2), 12);
   });
 
-  it("are below the ring's by as much as the formulas state, to a few tenths", () => {
+  it("are reduced relative to the ring as the formulas state", () => {
     const [reductions] = meshVolumeTables({ ranks: 16, tiles: [[4, 4]], groups: [1, 2] });
     for (const row of reductions!.rows)
       expect(Math.abs(Number(row["both"]) - Number(row["formula"]))).toBeLessThan(0.005);
     expect(reductions!.rows).toHaveLength(2);
   });
 
-  it("of Attention2D count the transposes too", () => {
+  it("include the transposes of Attention2D", () => {
     expect(formulas.tile([4, 4], 1, 1)).toEqual({ forward: 14, backward: 23 });
     expect(formulas.ring(16, 1, 16)).toEqual({ forward: 30, backward: 62 });
   });
 });
 
-describe("networks", () => {
-  it("are fitted to how long the ring waits", () => {
+describe("fitted networks", () => {
+  it("reproduce the share of time for which the ring waits", () => {
     const ring = recordProblem(ringStrategy(8), { tokens: 65_536, numHeads: 8, headDim: 128 });
     const bandwidth = fitBandwidth(ring, nodesOf2, 0.9);
     expect(simulateTiming(ring, createProfile({ gpu: "h100", topology: nodesOf2, bandwidth })).waitShare).toBeCloseTo(
@@ -55,7 +55,7 @@ describe("networks", () => {
     );
   });
 
-  it("make the ring as slow with one port a node as with many, and the mesh slower", () => {
+  it("give the mesh a smaller speedup when nodes have fewer ports", () => {
     const fittedProblem = { ranks: 16, tokens: 65_536, share: 0.9 };
     const { tables } = fitMeshTimes({
       fittedProblem,
@@ -72,13 +72,13 @@ describe("networks", () => {
     expect(speedups).toEqual(speedups.toSorted((a, b) => b - a));
   });
 
-  it("are sought where a function is least", () => {
+  it("are found by minimizeScalar, which returns the minimum of a function", () => {
     expect(minimizeScalar((x) => (Math.log(x) - 2) ** 2, [1, 100])).toBeCloseTo(Math.exp(2), 0);
   });
 });
 
-describe("comparisons", () => {
-  it("are with the ring, the paper's way and heads × ring, none of them faster than the best", () => {
+describe("compare", () => {
+  it("compares the ring, the paper's plan and ulysses × ring with the best plan, which is the fastest", () => {
     const problem = { tokens: 16_384, numHeads: 4, headDim: 64 };
     const cluster = { gpu: "a100", topology: nodesOf2, bandwidth: 1e9 } as const;
     const publishedPlans = [tileStrategy([4, 2])];
@@ -95,8 +95,8 @@ describe("comparisons", () => {
   });
 });
 
-describe("what was read off", () => {
-  it("has a number for each length, and steps that belong to the 2.7B panels", () => {
+describe("published figures", () => {
+  it("have a speedup for each length, and step times that match the panels of their model best", () => {
     for (const { notOverlappedSpeedups, overlappedSpeedups } of panels) {
       expect([notOverlappedSpeedups.length, overlappedSpeedups.length]).toEqual([lengths.length, lengths.length]);
     }
@@ -112,7 +112,7 @@ describe("what was read off", () => {
     }
   });
 
-  it("is of steps: the layers around attention take their time too", () => {
+  it("are for whole steps, so computeStepSeconds adds the layers around attention", () => {
     const width = models["13B"].numHeads * models["13B"].headDim;
     expect(computeStepSeconds(1, models["13B"], { tokens: 16, ranks: 2, matmul: 72 })).toBe(1 + width ** 2 * 8);
   });
@@ -122,11 +122,11 @@ describe("strategies by ranks", () => {
   const readCommitted = (path: string) => readFileSync(new URL(`../../${path}`, import.meta.url), "utf8");
   const rows = readCommitted("benchmarks/results/2026-11-24-ranks.jsonl").trim().split("\n");
 
-  it("are drawn from the committed rows, byte for byte", () => {
+  it("have a committed chart that equals the one drawn from the committed rows, byte for byte", () => {
     expect(rankChart(rows.join("\n")) === readCommitted("docs/images/strategies-by-ranks.svg")).toBe(true);
   });
 
-  it("are predicted as committed", () => {
+  it("have committed rows for 16 ranks that equal the current predictions", () => {
     const rowsOf16Ranks = rows.filter((row) => JSON.parse(row).ranks === 16);
     expect(rowsOf16Ranks).toHaveLength(7);
     expect(formatJsonLines(rankTable([16])).split("\n")).toEqual(rowsOf16Ranks);
@@ -145,14 +145,14 @@ describe("tables", () => {
     rows: [{ name: "a", share: 0.85435 }],
   };
 
-  it("are Markdown, or JSON lines", () => {
+  it("are formatted as Markdown or JSON lines", () => {
     expect(formatMarkdown(table)).toBe(
       "### A table\n\n| name | share | none |\n| --- | --: | --: |\n| a | 85.4 % | – |",
     );
     expect(formatJsonLines(table)).toBe('{"table":"t","name":"a","share":0.8544}');
   });
 
-  it("of bars have their geometric means", () => {
+  it("summarize bars by their geometric means", () => {
     const bar = { model: "13B", ranks: 16, fused: 2, statedOverlapped: 1, overlapped: 1 };
     const { rows } = meanTable({
       ...table,
@@ -165,11 +165,11 @@ describe("tables", () => {
   });
 });
 
-describe("the command", () => {
+describe("the papers command", () => {
   const papers = fileURLToPath(new URL("../dist/papers.js", import.meta.url));
   const runPapers = (...args: string[]) => spawnSync(process.execPath, [papers, ...args], { encoding: "utf8" });
 
-  it("prints its help, and refuses unknown papers", () => {
+  it("prints its help, and rejects unknown papers and options", () => {
     expect(runPapers("--help")).toMatchObject({ status: 0, stdout: expect.stringContaining("--only") });
     const unknownPaperError = { status: 2, stderr: expect.stringContaining("mesh-attention, attention2d, ranks") };
     expect(runPapers("--only", "ring")).toMatchObject(unknownPaperError);

@@ -21,7 +21,7 @@ import { describePackage, createRepository } from "./fixture.mjs";
 
 const scripts = fileURLToPath(new URL("..", import.meta.url));
 
-test("the same contents make the same archive", () => {
+test("archives of the same contents are identical, whatever their times and modes", () => {
   const createPack = (names, seconds) => {
     const root = createRepository({});
     for (const name of names) {
@@ -38,7 +38,7 @@ test("the same contents make the same archive", () => {
   expect(createPack(["b"], 1000).equals(createPack(["c"], 1000))).toBe(false);
 });
 
-describe("what a tool needs", () => {
+describe("collectModules", () => {
   const lock = {
     "node_modules/tool": { dependencies: { a: "1" }, peerDependencies: { peer: "1", maybe: "1" } },
     "node_modules/a": { dependencies: { b: "1" } },
@@ -53,7 +53,7 @@ describe("what a tool needs", () => {
   const installed = Object.keys(lock).filter((path) => !path.includes("not-for-us"));
   const files = Object.fromEntries(installed.map((path) => [`${path}/index.js`, ""]));
 
-  test("is found as Node finds it, and nothing else", () => {
+  test("returns exactly the modules that Node.js resolves for a tool", () => {
     const root = createRepository({ "package-lock.json": { packages: lock }, ...files });
     expect(collectModules(root, ["tool"])).toEqual([
       "node_modules/a",
@@ -83,7 +83,7 @@ asm(".section .rodata\\n.incbin \\"" IMAGE "\\"\\n.previous\\n");
 extern "C" __attribute__((visibility("default"))) int answer() { return part() + object(); }
 `;
 
-describe("a recipe", () => {
+describe("a build recipe", () => {
   const image = "machine code for a GPU";
   const nativeFiles = {
     "packages/tiny/CMakeLists.txt": cmakeLists,
@@ -96,7 +96,7 @@ describe("a recipe", () => {
     "packages/tiny/prebuilds/tiny.node": `the addon, with ${image}, as it came`,
   };
 
-  test("names no place of the machine that it was written on, and leaves out programs", () => {
+  test("contains no absolute paths of the machine that created it, and omits programs", () => {
     const root = createRepository({ ...describePackage("tiny"), ...nativeFiles });
     const steps = createRecipe(root, "packages/tiny");
     expect(steps.map(({ command }) => /(\w+\.(?:cc|a|node))\b(?!.*\.(?:cc|a|node)\b)/.exec(command)?.[1])).toEqual(
@@ -106,7 +106,7 @@ describe("a recipe", () => {
     expect(steps.every(({ directory }) => directory.startsWith("@root@/packages/tiny/build-cmake"))).toBe(true);
   });
 
-  test("is all that a compiler needs, with machine code taken from the addon that has it", () => {
+  test("builds an addon with the machine code of the prebuilt addon", () => {
     const root = createRepository({ ...describePackage("tiny"), ...nativeFiles });
     const bareRepository = createRepository({
       ...describePackage("tiny"),
@@ -127,7 +127,7 @@ describe("a recipe", () => {
     expect(addon).toContain("answer");
   });
 
-  test("is left out where the machine code is not at hand", () => {
+  test("is omitted if the prebuilt addon has no machine code", () => {
     const root = createRepository({
       ...describePackage("tiny"),
       ...nativeFiles,
@@ -137,7 +137,7 @@ describe("a recipe", () => {
     expect(notes).toEqual([expect.stringMatching(/packages\/tiny: the prebuilt addon contains no fatbin/)]);
   });
 
-  test("reports what is missing where there is no compiler", () => {
+  test("reports a missing compiler and the variable that sets it", () => {
     const env = { ...process.env, CXX: "no-such-compiler" };
     const build = spawnSync(process.execPath, [join(scripts, "bundle/inside/build.mjs")], { encoding: "utf8", env });
     expect(build).toMatchObject({ status: 1, stderr: expect.stringMatching(/tried `no-such-compiler`; set CXX/) });
@@ -152,7 +152,7 @@ describe("a step on a GPU machine", () => {
     return [outcome, log];
   };
 
-  test("ends with an outcome in words", async () => {
+  test("returns its outcome as text", async () => {
     expect(await runCaptured(createShellStep("echo out; echo err >&2"))).toEqual([
       "ok",
       expect.stringMatching(/out\n/),
@@ -169,7 +169,7 @@ describe("a step on a GPU machine", () => {
   const isRunning = (pid) =>
     existsSync(`/proc/${pid}`) && !/^\d+ \(.*\) Z/.test(readFileSync(`/proc/${pid}/stat`, "utf8"));
 
-  test("has no more than its time, and takes along all that it started", async () => {
+  test("is ended with its child processes when its time limit is reached", async () => {
     const [outcome, log] = await runCaptured(createShellStep("sleep 100 & echo $!; wait"), 1.5);
     expect(outcome).toBe("out of time");
     expect(isRunning(Number(log))).toBe(false);
@@ -183,7 +183,7 @@ describe("mosaic gpu", () => {
       env: { ...process.env, ...env },
     });
 
-  test("rejects unknown arguments", () => {
+  test("rejects unknown arguments, and lists its steps", () => {
     expect(runGpuScript(["--only", "nothing"])).toMatchObject({
       status: 2,
       stderr: expect.stringContaining('received "nothing"'),
@@ -198,7 +198,7 @@ describe("mosaic gpu", () => {
     });
   });
 
-  test("goes on after what fails, keeps to its budget, and leaves a table", () => {
+  test("continues after a failed step, and writes a table of results", () => {
     const root = createRepository({ "bin/nvidia-smi": "#!/bin/sh\necho 'a seeded fault'; exit 7\n" });
     chmodSync(join(root, "bin/nvidia-smi"), 0o755);
     for (const name of ["sh", "sleep"]) symlinkSync(`/bin/${name}`, join(root, "bin", name));

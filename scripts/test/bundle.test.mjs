@@ -35,7 +35,7 @@ test("the bundle's doctor reports no problems", () => {
   expect(output).toContain("all-reduce of two CPU ranks over shared memory passed");
 });
 
-test("the bundle's tests run, TypeScript and all", () => {
+test("the bundle runs its TypeScript tests, and rejects unknown names", () => {
   const { status, output } = runMosaic("test", "conformance");
   expect({ status, output }).toEqual({
     status: 0,

@@ -5,7 +5,7 @@ import { describePackage, createRepository } from "./fixture.mjs";
 const core = describePackage("core", {}, { "src/index.ts": 'export * from "./tensor.ts";', "src/tensor.ts": "" });
 const findFaults = (...packages) => checkImports(createRepository(Object.assign({}, core, ...packages)));
 
-test("a sound repository has no fault", () => {
+test("a valid repository has no faults", () => {
   const faults = findFaults(
     describePackage("kernels-cpu", { dependencies: ["@mosaic/core"] }, { "src/index.ts": 'import "@mosaic/core";' }),
     describePackage("conformance", { dependencies: ["@mosaic/core"] }, { "src/index.ts": 'import "@mosaic/core";' }),
@@ -28,7 +28,7 @@ test("a sound repository has no fault", () => {
   expect(faults).toEqual([]);
 });
 
-test("what is started as a process is a dependency, and not imported", () => {
+test("a package that is only started as a process may be a dependency, but not imported", () => {
   const launcher = describePackage("launcher");
   const manifest = { dependencies: ["@mosaic/core", "@mosaic/launcher"] };
   expect(
@@ -159,7 +159,7 @@ test.each(Object.entries(plantedFaults))("finds %s", (_, testCase) => {
   expect(faults).toContainEqual(expect.stringMatching(testCase.at(-1)));
 });
 
-describe("a type cycle", () => {
+describe("the files that may form a type cycle", () => {
   const findCycleFaults = (device, tensor) =>
     checkImports(
       createRepository(
@@ -167,13 +167,13 @@ describe("a type cycle", () => {
       ),
     );
 
-  test("lets types go round among its files", () => {
+  test("may import types from each other", () => {
     expect(findCycleFaults('import type { T } from "./tensor.ts";', 'import type { D } from "./device.ts";')).toEqual(
       [],
     );
   });
 
-  test("never values", () => {
+  test("may not import values from each other", () => {
     const faults = findCycleFaults('import { t } from "./tensor.ts";', 'import { d } from "./device.ts";');
     expect(faults).toEqual([expect.stringMatching(/src\/device.ts → src\/tensor.ts → src\/device.ts/)]);
   });

@@ -12,14 +12,17 @@ test("existing paths, URLs and code pass", () => {
   ).toEqual([]);
 });
 
-test.each(["[a](docs/b.md)", "`packages/core/src/gone.ts`", "`scripts/gone.mjs`"])("finds %s", (text) => {
-  expect(checkLinks(createRepository({ ...core, "README.md": text }))).toEqual([
-    expect.stringMatching(/^README.md: link target .* does not exist/),
-  ]);
-});
+test.each(["[a](docs/b.md)", "`packages/core/src/gone.ts`", "`scripts/gone.mjs`"])(
+  "finds the missing target of %s",
+  (text) => {
+    expect(checkLinks(createRepository({ ...core, "README.md": text }))).toEqual([
+      expect.stringMatching(/^README.md: link target .* does not exist/),
+    ]);
+  },
+);
 
 test.each(["[a](#gone)", "[a](docs/a.md#gone)", "[a](docs/a.md#part-2)", "[a](packages/core#gone)"])(
-  "finds the anchor of %s",
+  "finds the missing anchor of %s",
   (text) => {
     const files = { ...core, "README.md": text, "docs/a.md": "# Part\n# Part\n```\n# gone\n```" };
     expect(checkLinks(createRepository(files))).toEqual([

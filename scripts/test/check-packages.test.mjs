@@ -58,7 +58,7 @@ async function findFaults(name) {
 
 const toFolder = (name) => name.replaceAll(" ", "-");
 
-test("a package that is ready has no fault", async () => {
+test("valid packages have no faults", async () => {
   for (const [name] of validPackages) expect(await findFaults(name)).toEqual([]);
 });
 

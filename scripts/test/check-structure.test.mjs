@@ -13,7 +13,7 @@ test("reports the median and no fault for small files", () => {
   expect(checkStructure(root)).toEqual({ faults: [], files: 3, median: 20 });
 });
 
-test("500 lines pass, 501 do not, native code included", () => {
+test("accepts files of 500 lines and rejects files of 501, including native code", () => {
   const root = createRepository({
     "packages/a/native/a.cc": lines(500),
     "packages/a/src/b.ts": lines(1),
@@ -28,12 +28,12 @@ test("500 lines pass, 501 do not, native code included", () => {
   expect(checkStructure(longer).faults).toEqual([expect.stringMatching(/a\.cc has 501 lines/)]);
 });
 
-test("native lines of 120 columns pass, longer ones do not", () => {
+test("accepts native lines of 120 columns and rejects longer ones", () => {
   const root = createRepository({ "packages/a/native/a.cc": `${"×".repeat(120)}\n\n${"x".repeat(121)}\n` });
   expect(checkStructure(root).faults).toEqual(["packages/a/native/a.cc:3 has 121 columns, the limit is 120"]);
 });
 
-test("a median over 200 lines is a fault", () => {
+test("rejects a median of more than 200 lines", () => {
   expect(checkStructure(createRepository({ "packages/a/a.ts": lines(201) })).faults).toEqual([
     expect.stringMatching(/median/),
   ]);
@@ -45,7 +45,7 @@ test.each(["src/utils.ts", "src/common/a.ts", "native/misc.h", "src/util.test.ts
   ]);
 });
 
-test("ignores what is built", () => {
+test("ignores build outputs and installed modules", () => {
   const root = createRepository({ "packages/a/dist/utils.js": lines(999), "packages/a/node_modules/x/common.js": "" });
   expect(checkStructure(root)).toEqual({ faults: [], files: 0, median: 0 });
 });

@@ -5,7 +5,7 @@ import { describePackage, createRepository } from "./fixture.mjs";
 const checkSource = (text, name = "src/a.ts") =>
   checkWords(createRepository(describePackage("core", {}, { [name]: text })));
 
-test("the field's terms pass, as do words in which one of the list is only a part", () => {
+test("accepts technical terms, and words that only contain a listed word", () => {
   const text = "// reports, states; essays, newest, addressed, github, clone, unknown\nconst knownRanks = 1;\n";
   expect(checkSource(text)).toEqual([]);
 });
@@ -33,7 +33,7 @@ test.each([
   expect(faults[0]).toMatch(/^packages\/core\/src\/a\.ts:2: "/);
 });
 
-test("reads native code, documents and names of files, and proposes a term", () => {
+test("checks native code, documents and file names, and proposes a term", () => {
   expect(checkSource("/// says what\n", "native/a.cu")).toHaveLength(1);
   expect(checkSource("It says what.\n", "README.md")).toHaveLength(1);
   expect(checkSource("", "src/patience.ts")).toEqual([
@@ -41,7 +41,7 @@ test("reads native code, documents and names of files, and proposes a term", () 
   ]);
 });
 
-test("leaves what an entry allows, decisions and results", () => {
+test("ignores allowed phrases, decisions and results", () => {
   expect(checkSource("[19](docs/decisions/0019-nccl-and-a-hub.md)\n", "README.md")).toEqual([]);
   expect(checkSource("[19](docs/decisions/0019-nccl-and-a-hub.md) is a hub\n", "README.md")).toHaveLength(1);
   const historicalFiles = {

@@ -57,13 +57,13 @@ test("a file that cannot be loaded counts as a failure", () => {
   });
 });
 
-test("a test that failed has a line with the first line of its message", () => {
+test("a failed test is listed with the first line of its message", () => {
   expect(countFile(report(createFile("failed", "passed", "failed"))).failures).toEqual([
     "test/sum.test.ts > test 1: expected 1",
   ]);
 });
 
-test("tests whose worker died count as failures", () => {
+test("tests that did not finish count as failures", () => {
   expect(countFile(report(createFile("passed", "passed", undefined, undefined)))).toEqual({
     passed: 1,
     failed: 2,
@@ -71,6 +71,6 @@ test("tests whose worker died count as failures", () => {
   });
 });
 
-test("nothing run is nothing passed", () => {
+test("a repository without reports has no passed and no failed tests", () => {
   expect(countTests(createRepository(describePackage("core")))).toEqual({ passed: 0, failed: 0, failures: [] });
 });

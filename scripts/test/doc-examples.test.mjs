@@ -34,7 +34,7 @@ describe("instrument", () => {
     expect(expected.split("\n").length).toBe(code.split("\n").length);
   });
 
-  test("rejects a promise that it could not keep", () => {
+  test("rejects an expected value after a declaration that it cannot instrument", () => {
     expect(() => instrument("const { a } = f(); // => 1")).toThrow(/expected an expression or `const name = …` before/);
   });
 });
@@ -57,7 +57,7 @@ describe("expectValue", () => {
     [{ dp: 2 }, "{ dp: 2 }"],
     [undefined, "undefined"],
     [7n, "7n"],
-  ])("%o is %s", (actual, expected) => {
+  ])("accepts %o as %s", (actual, expected) => {
     expect(expectValue(actual, expected)).toBe(actual);
   });
 
@@ -72,7 +72,7 @@ describe("expectValue", () => {
     [1, "Infinity"],
     [null, "undefined"],
     ["ring", '"rings"'],
-  ])("%o is not %s", (actual, expected) => {
+  ])("rejects %o as %s", (actual, expected) => {
     expect(() => expectValue(actual, expected)).toThrow(/expected .*, received/);
   });
 });
@@ -81,12 +81,14 @@ describe("expectThrown", () => {
   const throwError = () => {
     throw new RangeError("axis 4 is out of range");
   };
-  test("accepts the error it names", () => expectThrown(throwError, "RangeError: axis 4"));
-  test("rejects another", () => expect(expectThrown(throwError, "TypeError")).rejects.toThrow(/received RangeError/));
-  test("rejects silence", () => expect(expectThrown(() => 1, "RangeError")).rejects.toThrow(/received no error/));
+  test("accepts the expected error", () => expectThrown(throwError, "RangeError: axis 4"));
+  test("rejects another error", () =>
+    expect(expectThrown(throwError, "TypeError")).rejects.toThrow(/received RangeError/));
+  test("rejects code that does not throw", () =>
+    expect(expectThrown(() => 1, "RangeError")).rejects.toThrow(/received no error/));
 });
 
-test("a generated example runs, and a false promise in it fails", async () => {
+test("a generated example runs, and fails if its expected value is wrong", async () => {
   const comment = "/**\n * ```ts\n * const two: number = 1 + 1; // => 2\n * ```\n */\nexport const x = 1;";
   const root = createRepository({
     "tsconfig.base.json": { compilerOptions: { target: "es2022" } },

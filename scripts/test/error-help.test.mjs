@@ -26,7 +26,7 @@ async function listExportedErrors() {
   return errorsByName;
 }
 
-it("has a heading on the page of troubleshooting for every error class that is exported, and for no other", async () => {
+it("docs/troubleshooting.md has a heading for every exported error class, and for no other", async () => {
   const names = new Set((await listExportedErrors()).keys());
   const headings = [...page.matchAll(/^### (\w+Error)$/gm)].map((match) => match[1]);
   expect(names.size).toBeGreaterThan(15);
@@ -34,7 +34,7 @@ it("has a heading on the page of troubleshooting for every error class that is e
   expect(headings).toHaveLength(names.size);
 });
 
-it("states that heading in `help`, and not in the message", async () => {
+it("errors refer to their heading in `help`, and not in the message", async () => {
   const anchors = listAnchors(page);
   const errors = [...(await listExportedErrors()).values()].filter((each) => each.prototype instanceof MosaicError);
   expect(errors.length).toBeGreaterThan(10);

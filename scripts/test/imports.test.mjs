@@ -1,7 +1,7 @@
 import { describe, expect, test } from "vitest";
 import { findCycles, parseImports } from "../imports.mjs";
 
-describe("importsOf", () => {
+describe("parseImports", () => {
   test.each([
     ['import { a } from "./a.ts";', ["./a.ts"]],
     ['import type { A } from "./a.ts";', ["./a.ts"]],
@@ -34,7 +34,7 @@ describe("importsOf", () => {
   });
 });
 
-describe("importsOf distinguishes types from values", () => {
+describe("parseImports reports whether only types are imported", () => {
   test.each([
     ['import type { A } from "./a.ts";', true],
     ['export type * from "./a.ts";', true],
@@ -51,7 +51,7 @@ describe("importsOf distinguishes types from values", () => {
   });
 });
 
-describe("cyclesOf", () => {
+describe("findCycles", () => {
   const createGraph = (edges) => new Map(Object.entries(edges));
 
   test("finds none in a diamond", () => {
@@ -62,7 +62,7 @@ describe("cyclesOf", () => {
     expect(findCycles(createGraph({ a: ["a"] }))).toEqual([["a", "a"]]);
   });
 
-  test("finds a long way round, behind an innocent entry", () => {
+  test("finds a cycle of several nodes that a node outside of it leads to", () => {
     expect(findCycles(createGraph({ a: ["b"], b: ["c"], c: ["d"], d: ["b"] }))).toEqual([["b", "c", "d", "b"]]);
   });
 

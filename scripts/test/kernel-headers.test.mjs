@@ -34,7 +34,7 @@ const smallSchema = {
   },
 };
 
-test("the headers are what the schema states", async () => {
+test("the committed headers match the schema", async () => {
   expect(await findStaleHeaders()).toEqual([]);
 });
 
@@ -45,7 +45,7 @@ test("a header that is missing or differs is stale", async () => {
   expect(stale.map(({ path }) => path.split("/").at(-1))).toEqual(["kernel_enums.h", "kernel_arguments.h"]);
 });
 
-test("a structure comes after those that it holds, a row that repeats another is an alias", () => {
+test("structures follow those that they contain, and kernels with equal arguments share an alias", () => {
   const text = formatKernelHeaders(smallSchema)["kernel_arguments.h"];
   expect(text).not.toContain("Unused");
   expect(text.slice(text.indexOf("struct Inner"), text.indexOf("}  // namespace"))).toBe(`struct Inner {
@@ -80,11 +80,11 @@ using FlipArguments = TurnArguments;
   expect(text).toContain("  X(join, JoinArguments) \\\n  X(turn, TurnArguments) \\\n  X(flip, FlipArguments)\n");
 });
 
-test("enumerators have the names and the order of the values", () => {
+test("enumerators have the names and the order of the schema's values", () => {
   expect(formatKernelHeaders(smallSchema)["kernel_enums.h"]).toContain("enum class Op : int32_t { Add, HalfUp };");
 });
 
-describe("a kernel that the schema has and a device lacks is an error of its compiler", () => {
+describe("a device that lacks a kernel of the schema fails to compile", () => {
   const include = mkdtempSync(join(tmpdir(), "mosaic-headers-"));
   const napi = createRequire(import.meta.url)("node-api-headers").include_dir;
   const compiler = process.env.CXX ?? "c++";

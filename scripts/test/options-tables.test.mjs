@@ -99,7 +99,7 @@ const expectedTable = `**drop**
 | \`by-place\` | a boolean | required | A name that must be quoted. |
 `;
 
-test("every kind of option has its row: what it accepts, its default, its comment", async () => {
+test("every kind of option has a row with its accepted values, its default and its comment", async () => {
   const kinds = Object.keys(option).filter((name) => !/^(is|has|accepts|check)[A-Z]/.test(name));
   const declared = [...everyKind.matchAll(/^ {2}\S+: option\.(\w+)\(/gm)].map(([, kind]) => kind);
   expect(new Set(declared)).toEqual(new Set(kinds));
@@ -108,7 +108,7 @@ test("every kind of option has its row: what it accepts, its default, its commen
   expect(readReadme(root)).toBe(`# A package\n\n${START}\n\n${expectedTable}\n${END}\n\nMIT licence.\n`);
 });
 
-test("a README that differs is reported, and left as it is", async () => {
+test("a README with outdated tables is reported and not changed", async () => {
   const root = createPackages({
     a: formatDeclaration(
       "  /** Whether memory is kept. Default false. */\n  keep: option.boolean({ default: false }),\n",
@@ -124,7 +124,7 @@ test("a README that differs is reported, and left as it is", async () => {
   expect(readReadme(root)).toBe(edited);
 });
 
-test("a README without a place for tables is reported", async () => {
+test("a README without a section for tables is reported", async () => {
   const root = createPackages(
     { a: formatDeclaration("  /** Whether. */\n  keep: option.boolean(),\n") },
     "# A package\n",
@@ -164,7 +164,7 @@ test.each([
   expect(await updateTables(root)).toEqual([`packages/a: drop: ${fault}`]);
 });
 
-test("options that a declaration takes over have the comments of where they are declared", async () => {
+test("options that are spread from another object have the comments of their declaration", async () => {
   const sharedOption = "  /** Sequences. Default 1. */\n  batch: option.integer({ default: 1 }),\n";
   const taken = formatDeclaration("  ...shared,\n").replace(
     "export",

@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import { packAll } from "../pack.mjs";
 import { describePackage, createRepository } from "./fixture.mjs";
 
-test("packs what is published, by what each manifest ships, into an emptied directory", () => {
+test("published packages are packed with the files of their manifests, into an emptied directory", () => {
   const manifestFields = { version: "1.2.3", files: ["dist"] };
   const root = createRepository({
     ...describePackage("one", manifestFields, { "dist/index.js": "export const x = 1;", "src/index.ts": "" }),

@@ -22,7 +22,7 @@ import { root } from "../release/tools.mjs";
 import { listPackages } from "../workspace.mjs";
 import { describePackage, createRepository } from "./fixture.mjs";
 
-describe("what an addon demands", () => {
+describe("requirements of an addon", () => {
   /** Compiles a shared library that calls `pthread_create`, whose symbol has another version since glibc 2.34. */
   function compileLibrary(options = []) {
     const directory = createRepository({
@@ -38,7 +38,7 @@ describe("what an addon demands", () => {
     return out;
   }
 
-  test("is read from the file: libraries, versions, machine", () => {
+  test("are read from the file as machine, libraries and symbol versions", () => {
     const { machine, libraries, versions } = readRequirements(readFileSync(compileLibrary(["-lc"])));
     expect(machine).toBe(process.arch);
     expect(libraries).toEqual(["libc.so.6"]);
@@ -46,7 +46,7 @@ describe("what an addon demands", () => {
     expect(versions[0]).toMatch(/^GLIBC_2\.\d+/);
   });
 
-  test("another machine, a newer version and a strange library are faults", () => {
+  test("are faults if they have another machine, a newer symbol version or an unexpected library", () => {
     const plainLibrary = compileLibrary(["-lc"]);
     const platform = `linux-${process.arch}`;
     const [version] = readRequirements(readFileSync(plainLibrary)).versions;
@@ -63,7 +63,7 @@ describe("what an addon demands", () => {
     ]);
   });
 
-  test("versions are compared number by number", () => {
+  test("have versions that are compared number by number", () => {
     expect(compareVersions("2.9", "2.28")).toBeLessThan(0);
     expect(compareVersions("2.2.5", "2.3")).toBeLessThan(0);
     expect(compareVersions("2.28", "2.28")).toBe(0);
@@ -74,13 +74,13 @@ describe("what an addon demands", () => {
     expect(isAtMost("GLIBC_PRIVATE", MAX_VERSIONS)).toBe(false);
   });
 
-  test("what is no ELF file is rejected", () => {
+  test("can only be read from an ELF file", () => {
     expect(() => readRequirements(Buffer.alloc(64))).toThrow("expected a 64-bit little-endian ELF file");
   });
 });
 
 describe("the sysroot", () => {
-  test("apt reads one suite of one architecture, and keeps its lists there", () => {
+  test("limits apt to one suite and one architecture, and stores its lists in the directory", () => {
     const directory = createRepository({});
     const options = createAptOptions(directory, "arm64");
     expect(readFileSync(join(directory, "sources.list"), "utf8")).toMatch(
@@ -90,7 +90,7 @@ describe("the sysroot", () => {
     expect(options).toContain("--option=APT::Architecture=arm64");
   });
 
-  test("links stay within it", () => {
+  test("has its absolute links replaced by relative ones", () => {
     const directory = createRepository({ "lib/libm.so.6": "" });
     symlinkSync("/lib/libm.so.6", join(directory, "lib/libm.so"));
     makeLinksRelative(directory, directory);
@@ -99,8 +99,8 @@ describe("the sysroot", () => {
   });
 });
 
-describe("before publishing", () => {
-  test("every published package has a budget, and no other", () => {
+describe("release checks", () => {
+  test("require a size budget for exactly the published packages", () => {
     const publishedPackages = listPackages(root).filter(({ isProgram, manifest }) => !isProgram && !manifest.private);
     const names = publishedPackages.map((one) => String(one.name));
     expect(Object.keys(SIZE_BUDGETS_KIB).toSorted()).toEqual(names.toSorted());
@@ -111,7 +111,7 @@ describe("before publishing", () => {
     expect(findBudgetFaults("@mosaic/new", 1, {})).toHaveLength(1);
   });
 
-  test("licences, hooks and foreign dependencies are found", () => {
+  test("find wrong licences, install hooks and foreign dependencies", () => {
     const directory = createRepository({ LICENSE: "MIT License\n" });
     expect(findLicenceFaults({ directory, manifest: { license: "MIT" } })).toEqual([]);
     expect(findLicenceFaults({ directory, manifest: { license: "ISC" } })).toHaveLength(1);
@@ -121,7 +121,7 @@ describe("before publishing", () => {
     expect(findManifestFaults({ dependencies: { leftpad: "1" }, scripts: { postinstall: "x" } })).toHaveLength(2);
   });
 
-  test("a listed dependency has one version, its license, and nothing that it brings along", () => {
+  test("accept a listed dependency only with its version and license, and without dependencies or hooks", () => {
     const name = "@huggingface/jinja";
     const createModules = (manifest) => createRepository({ [`${name}/package.json`]: manifest });
     const validManifest = { version: "1.2.3", license: FOREIGN_LICENSES[name] };
@@ -139,7 +139,7 @@ describe("before publishing", () => {
     );
   });
 
-  test("an addon for one platform only is a fault", () => {
+  test("find an addon that is missing for a platform", () => {
     expect(findAddonFaults("/nowhere", ["dist/index.js"], ["linux-x64"])).toEqual([]);
     const directory = createRepository({ "a.cc": "" });
     const [path, machine] = [`prebuilds/linux-${process.arch}/a.node`, `linux-${process.arch}`];
@@ -152,13 +152,13 @@ describe("before publishing", () => {
     ]);
   });
 
-  test("addons are named after their packages", () => {
+  test("list all addons, with names after their packages", () => {
     const names = listAddons(root).map(({ target }) => target);
     expect(names).toContain("mosaic_kernels_cpu");
     expect(names).toHaveLength(6);
   });
 
-  test("versions come from changesets, and the repository stays as it is", () => {
+  test("compute versions from changesets without changing the repository", () => {
     const changeset = '---\n"@mosaic/one": minor\n---\n\nA feature.\n';
     const manifestFields = { version: "1.2.3" };
     const config = { changelog: false, commit: false, fixed: [["@mosaic/*"]], access: "public", baseBranch: "main" };
@@ -178,8 +178,8 @@ describe("before publishing", () => {
   });
 });
 
-describe("the registry on this machine", () => {
-  test("nothing is published elsewhere", () => {
+describe("the local registry", () => {
+  test("is the only destination, so publish() rejects other registries", () => {
     const otherRegistry = { url: "https://registry.example.org/", npmrc: "/dev/null" };
     expect(() => publish({ directory: "/nowhere" }, otherRegistry)).toThrow("expected a loopback registry");
     expect(() =>
@@ -187,7 +187,7 @@ describe("the registry on this machine", () => {
     ).toThrow("expected a loopback registry");
   });
 
-  test("no setting of the environment leads elsewhere", () => {
+  test("replaces all registry settings of the environment", () => {
     const baseEnv = {
       npm_config_registry: "https://a",
       NPM_TOKEN: "b",
@@ -206,8 +206,8 @@ describe("the registry on this machine", () => {
   });
 });
 
-describe("projects that install", () => {
-  test("each installed package is counted once, without those inside of it", () => {
+describe("consumer projects", () => {
+  test("count each installed package once, without packages inside of it", () => {
     const directory = createRepository({
       "node_modules/@mosaic/one/a.js": "12345",
       "node_modules/@mosaic/one/node_modules/@mosaic/three/c.js": "1",
@@ -225,7 +225,7 @@ describe("projects that install", () => {
     ]);
   });
 
-  test("have a Node and a shell on the PATH, and no compiler", () => {
+  test("have a shell in the directory that is their PATH", () => {
     const bin = createBarePath(createRepository({ "node/node": "" }), "/node");
     const { stdout } = spawnSync("/bin/sh", ["-c", "command -v sh g++ cc cmake make"], {
       env: { PATH: bin },
@@ -234,12 +234,12 @@ describe("projects that install", () => {
     expect(stdout.trim()).toBe(join(bin, "sh"));
   });
 
-  test("the README's first program is what they run", () => {
+  test("run the first program of the README", () => {
     expect(extractFirstProgram("# X\n\n```ts ranks=4\nfirst();\n```\n\n```ts\nsecond();\n```\n")).toBe("first();\n");
     expect(() => extractFirstProgram("# X\n")).toThrow("expected a program");
   });
 
-  test("a table shows what failed and what did not run", () => {
+  test("have a table of the steps that failed and of those that did not run", () => {
     const cells = [
       {
         version: "20",

@@ -7,14 +7,14 @@ import { PICTURES, picturePath } from "../site-pictures.mjs";
 
 const root = fileURLToPath(new URL("../..", import.meta.url));
 
-it("has every document of docs in its sidebar, and no path twice", () => {
+it("the sidebar of the site has every document of docs, and no path twice", () => {
   expect(unlistedDocuments(root)).toEqual([]);
   const paths = pagesOf(root).map(({ path }) => path);
   expect(new Set(paths).size).toBe(paths.length);
   expect(paths).toEqual(expect.arrayContaining(["start", "troubleshooting", "packages/nn", "decisions/index"]));
 });
 
-it("rewrites links to pages and pictures, and replaces links to sources by their text", () => {
+it("siteText rewrites links to pages and pictures, and replaces links to sources by their text", () => {
   const bySource = new Map([
     ["docs/masks.md", "masks"],
     ["packages/nn/README.md", "packages/nn"],
@@ -29,10 +29,10 @@ it("rewrites links to pages and pictures, and replaces links to sources by their
   expect(changeText("```ts\n[a](masks.md)\n```\n[a](masks.md)")).toBe("```ts\n[a](masks.md)\n```\n[a](/masks.md)");
 });
 
-it.each(Object.entries(PICTURES))("%s is what the command draws, byte for byte", (name, draw) => {
+it.each(Object.entries(PICTURES))("%s equals the picture that the command draws, byte for byte", (name, draw) => {
   expect(readFileSync(picturePath(name), "utf8") === draw()).toBe(true);
 });
 
-it("has the planner's figures, of one of the tables: npm run check:docs compares all", () => {
+it("docs/backends.md has the planner's current table of documents (npm run check:docs compares all)", () => {
   expect(readFileSync(file, "utf8")).toContain(createTable("documents"));
 }, 180_000);

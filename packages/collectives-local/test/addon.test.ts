@@ -4,7 +4,7 @@ import { expect, test } from "vitest";
 import type * as Package from "../src/index.ts";
 import { TestDevice } from "./device.ts";
 
-test("without its addon the package reports what may be wrong and what to do", async () => {
+test("a missing addon is reported with its likely causes and the remedy", async () => {
   const packageWithoutAddon = new URL("../build/without-addon/", import.meta.url);
   rmSync(packageWithoutAddon, { recursive: true, force: true });
   mkdirSync(packageWithoutAddon, { recursive: true });

@@ -37,7 +37,7 @@ function shuffleLanes(transfers: readonly Transfer[], seed: number): Transfer[] 
   return result;
 }
 
-test("any batch of messages arrives, in any order of posting, whatever was there before", async () => {
+test("messages of random batches arrive unchanged, whatever the order in which they are posted", async () => {
   const arbitraryBatches = fc.integer({ min: 1, max: 8 }).chain((size) =>
     fc.record({
       size: fc.constant(size),
@@ -68,7 +68,7 @@ test("any batch of messages arrives, in any order of posting, whatever was there
   );
 });
 
-test("a ring that rotates two tensors of different dtypes, and counts exactly what it sends", async () => {
+test("a ring rotates two tensors of different dtypes, and counts its bytes and messages exactly", async () => {
   const size = 5;
   await using ranks = await openRanks(size);
   const trafficBefore = ranks.groups.map((group) => group.traffic());

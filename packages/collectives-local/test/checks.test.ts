@@ -5,7 +5,7 @@ import { TestDevice } from "./device.ts";
 import { openRanks } from "./ranks.ts";
 import { tensor } from "./values.ts";
 
-test("bad operands are rejected before anything is sent, and the group goes on", async () => {
+test("invalid operands are rejected before anything is sent, and the group remains usable", async () => {
   await using ranks = await openRanks(2);
   const [group] = ranks.groups;
   const [device, otherDevice] = ranks.devices;
@@ -111,7 +111,7 @@ test("a rank may send to itself", async () => {
   expect(group!.traffic().bytesSent).toBe(0);
 });
 
-test("worlds that cannot be", async () => {
+test("world() rejects invalid sizes, device types, meshes and timeouts", async () => {
   const device = () => new TestDevice();
   await expect(world(0, { device })).rejects.toThrow(OptionError);
   await expect(world(2, { device: () => new TestDevice("cuda") })).rejects.toThrow(/type cpu.*cuda/);
@@ -119,7 +119,7 @@ test("worlds that cannot be", async () => {
   await expect(world(2, { device, timeout: -1 })).rejects.toThrow(OptionError);
 });
 
-test("local() without a job to meet in reports what is missing", async () => {
+test("local() rejects a connection without the variables of a job, and names mosaic-run", async () => {
   using device = new TestDevice();
   const originalEnv = { MASTER_PORT: process.env.MASTER_PORT, MOSAIC_RUN_ID: process.env.MOSAIC_RUN_ID };
   delete process.env.MASTER_PORT;
@@ -131,7 +131,7 @@ test("local() without a job to meet in reports what is missing", async () => {
   }
 });
 
-test("local() rejects options that do not exist, or cannot be", () => {
+test("local() rejects unknown options and invalid values", () => {
   expect(() => local({ timeout: 5 } as object)).toThrow(
     /local: expected options among name, connectTimeout, received "timeout"/,
   );
@@ -140,7 +140,7 @@ test("local() rejects options that do not exist, or cannot be", () => {
   expect(() => local({ name: 5 } as object)).toThrow(/local: name: expected a string, received 5/);
 });
 
-test("local() alone is a world of one", async () => {
+test("local() connects a single rank without other processes", async () => {
   using device = new TestDevice();
   const group = await local().connect({ device, rank: 0, size: 1 });
   const x = tensor(device, [1, 2], [2]);

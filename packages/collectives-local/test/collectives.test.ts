@@ -22,7 +22,7 @@ describe.each(sizes)("%i ranks", (size) => {
     }
   });
 
-  test.each(dtypes)("allGather of %s, equal and ragged", async (dtype) => {
+  test.each(dtypes)("allGather of %s concatenates shards of equal and of different sizes", async (dtype) => {
     await using ranks = await openRanks(size);
     for (const count of counts) {
       for (const rankCounts of [new Array<number>(size).fill(count), raggedCounts(size, count)]) {
@@ -39,7 +39,7 @@ describe.each(sizes)("%i ranks", (size) => {
     }
   });
 
-  test.each(dtypes)("reduceScatter of %s, equal and ragged", async (dtype) => {
+  test.each(dtypes)("reduceScatter of %s reduces to shards of equal and of different sizes", async (dtype) => {
     await using ranks = await openRanks(size);
     for (const count of counts) {
       for (const rankCounts of [new Array<number>(size).fill(count), raggedCounts(size, count)]) {
@@ -57,7 +57,7 @@ describe.each(sizes)("%i ranks", (size) => {
     }
   });
 
-  test.each(dtypes)("allToAll of %s with counts", async (dtype) => {
+  test.each(dtypes)("allToAll of %s sends equal and different counts", async (dtype) => {
     await using ranks = await openRanks(size);
     for (const count of counts) {
       // The number of elements from rank s to rank r: different, including none, or all equal.
@@ -91,7 +91,7 @@ describe.each(sizes)("%i ranks", (size) => {
     }
   });
 
-  test("broadcast from every root, and barriers between", async () => {
+  test("broadcast copies from every root, with barriers in between", async () => {
     await using ranks = await openRanks(size);
     for (let root = 0; root < size; root++) {
       const xs = ranks.devices.map((device, rank) =>
@@ -106,7 +106,7 @@ describe.each(sizes)("%i ranks", (size) => {
   });
 });
 
-test("a NaN survives every reduction", async () => {
+test("every reduction propagates NaN", async () => {
   await using ranks = await openRanks(3);
   for (const op of ["sum", "mean", "max"] as const) {
     for (let nanRank = 0; nanRank < 3; nanRank++) {
@@ -117,7 +117,7 @@ test("a NaN survives every reduction", async () => {
   }
 });
 
-test("large messages that exceed every ring", async () => {
+test("allReduce handles messages that are larger than the ring buffers", async () => {
   await using ranks = await openRanks(2);
   const count = 3_000_001;
   const inputs = [rankValues(0, count), rankValues(1, count)];
@@ -127,14 +127,14 @@ test("large messages that exceed every ring", async () => {
   for (const x of xs) expectSame(await x.read(), expected);
 });
 
-test("64 ranks", async () => {
+test("allReduce works with 64 ranks", async () => {
   await using ranks = await openRanks(64);
   const xs = ranks.devices.map((device, rank) => tensor(device, [rank, 1], [2]));
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
   for (const x of xs) expect(Array.from(await x.read())).toEqual([2016, 64]);
 });
 
-test("a small allReduce takes the same time after ten thousand others", async () => {
+test("the time of a small allReduce does not grow with the number of earlier calls", async () => {
   await using ranks = await openRanks(4);
   const xs = ranks.devices.map((device) => tensor(device, [0], [1]));
   const times: number[] = [];

@@ -55,7 +55,7 @@ async function splitWithColors(colors: Colors): Promise<unknown> {
   }
 }
 
-test("colors of fewer ranks than the group has fail the rank, not the process", async () => {
+test("a split that receives too few colors fails with an error and does not end the process", async () => {
   const error = await splitWithColors({ ranks: [[0, 1]], colors: BigInt64Array.of(0n) });
   expect(error).toBeInstanceOf(DeviceError);
   expect((error as Error).message).toBe(
@@ -63,7 +63,7 @@ test("colors of fewer ranks than the group has fail the rank, not the process", 
   );
 });
 
-test("colors that are not one for each rank of their frame end the control plane", async () => {
+test("a frame without exactly one color per rank disconnects the control plane", async () => {
   const error = await splitWithColors({ ranks: [[0, 2]], colors: BigInt64Array.of(0n) });
   expect(error).toBeInstanceOf(PeerLostError);
   expect((error as Error).message).toContain(
@@ -71,7 +71,7 @@ test("colors that are not one for each rank of their frame end the control plane
   );
 });
 
-test("a rank of another size than its world", async () => {
+test("a rank whose size differs from that of its world is rejected", async () => {
   using device = new TestDevice();
   const connecting = connectRank({ device, rank: 0, size: 3, openTransport, control: createInProcessControl(1) });
   await expect(connecting).rejects.toThrow(CollectiveMismatchError);
@@ -80,7 +80,7 @@ test("a rank of another size than its world", async () => {
   await expect(outOfRangeRank).rejects.toThrow(MosaicError);
 });
 
-test("a device with a port is rejected before its handle is taken for a CPU stream", async () => {
+test("a device with a port is rejected before its handle is used as a CPU stream", async () => {
   const stream = { handle: 8n, port: 8n };
   const device = { type: "cuda", index: 0, stream } as unknown as Device;
   const connecting = connectRank({ device, rank: 0, size: 1, openTransport, control: createInProcessControl(1) });

@@ -16,7 +16,7 @@ const program = `
   throw new TypeError("bad loss");
 `;
 
-test("a process that ends by an error ends its communication threads before it releases libraries", () => {
+test("a process that exits with an error ends its communication threads before it releases libraries", () => {
   const flags = ["--input-type=module", "--eval", program];
   const { stdout, stderr, status } = spawnSync(process.execPath, flags, { cwd: import.meta.dirname, encoding: "utf8" });
   expect(stderr).toContain("TypeError: bad loss");

@@ -15,7 +15,7 @@ const suite = failureSuite((size, { wrapDevice, ...options }) =>
 // Run concurrently, because the tests wait most of the time.
 test.concurrent.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
-test("what a rank sent before it left arrives, though nobody waited for it then", async () => {
+test("a message of a rank that has left arrives even if no rank was receiving it yet", async () => {
   await using ranks = await openRanks(3);
   const [a, b] = [tensor(ranks.devices[0]!, [1, 2], [2]), tensor(ranks.devices[1]!, [0, 0], [2])];
   ranks.groups[0]!.sendRecv([{ tensor: a, to: 1 }]);
@@ -30,7 +30,7 @@ test("what a rank sent before it left arrives, though nobody waited for it then"
   );
 });
 
-test("a stream that fails before it comes to a collective that others wait for", async () => {
+test("a stream that fails before a collective is reported to the ranks that wait in it", async () => {
   await using ranks = await openRanks(2);
   const xs = ranks.devices.map((device) => tensor(device, [1], [1]));
   const releaseStream = ranks.devices[1]!.hold();
@@ -42,7 +42,7 @@ test("a stream that fails before it comes to a collective that others wait for",
   expect((firstResult as Error).message).toBe("rank 1 failed before allReduce #1 (world): attend: injected failure");
 });
 
-test("a world that cannot begin closes all ranks that did, and reports why, even if one does not close", async () => {
+test("a world that fails to open closes its open ranks and reports the reason, even if closing fails", async () => {
   const closedRanks: number[] = [];
   const collectives: InProcessCollectives = {
     name: "broken",

@@ -104,7 +104,7 @@ function expectedRows({ sets }: RandomPlan, rank: number): number[] {
 const countReceivedRows = ({ sets }: RandomPlan, rank: number): number =>
   sets.reduce((sum, bySender) => sum + bySender[rank]!.length, 0);
 
-test("over hosts a row crosses once to each host that requires it, and is in place on every rank", async () => {
+test("a hierarchical groupCast sends each row once to each other host that requires it", async () => {
   await using ranks = await openCpuRanks(6);
   const hosts = [0, 1, 0, 2, 1, 2];
   for (const [seed, density] of [0.05, 0.3, 0.9].entries()) {
@@ -146,7 +146,7 @@ test("over hosts a row crosses once to each host that requires it, and is in pla
   }
 });
 
-test("two casts under way, posted in a scope and waited for outside of it", async () => {
+test("two groupCasts that are posted in a scope can be waited for outside of it", async () => {
   await using ranks = await openCpuRanks(3);
   const [firstPlan, secondPlan] = [drawRows(3, 5, 0.5), drawRows(3, 6, 0.5)];
   const postedCalls = ranks.groups.map((group, rank) => {
@@ -167,7 +167,7 @@ test("two casts under way, posted in a scope and waited for outside of it", asyn
   }
 });
 
-test("tensors of several dtypes travel together, parts of larger ones, and tensors without elements", async () => {
+test("one groupCast sends tensors of several dtypes, views, and tensors without elements", async () => {
   await using ranks = await openCpuRanks(3);
   const randomPlan = drawRows(3, 9, 0.5);
   const postedCalls = ranks.groups.map((group, rank) => {
@@ -207,7 +207,7 @@ function isValid(ranges: readonly RowRange[], rows: number): boolean {
   return end <= rows;
 }
 
-test("drawn plans, right and wrong: what is rejected is what may not be, before anything is posted", async () => {
+test("groupCast rejects exactly the invalid ones of random plans, before anything is posted", async () => {
   await using ranks = await openCpuRanks(2);
   const nextUniform = createUniformGenerator(77);
   const drawRangeField = (): number =>
@@ -248,7 +248,7 @@ test("drawn plans, right and wrong: what is rejected is what may not be, before 
   expect(outcomeCounts.refused).toBeGreaterThan(50);
 });
 
-test("a rank that does not come: the others time out, with operation, caller and position", async () => {
+test("a rank that does not call groupCast is reported by a timeout with the operation and its label", async () => {
   const devices = [0, 1, 2].map(() => cpu({ threads: 1 }));
   const contexts = await world(3, { timeout: 0.4, device: (rank) => devices[rank]! });
   const randomPlan = drawRows(3, 21, 1);
@@ -261,7 +261,7 @@ test("a rank that does not come: the others time out, with operation, caller and
   await Promise.allSettled(contexts.map((context) => context.close()));
 });
 
-test("a trace has both operations, with caller and bytes; memory is as before", async () => {
+test("a trace has groupCast and groupReduce with labels and bytes, and their memory is released", async () => {
   await using ranks = await openCpuRanks(3);
   const randomPlan = drawRows(3, 33, 0.5);
   const allocatedBefore = ranks.devices.map((device) => device.memory().allocated);

@@ -5,7 +5,7 @@ import { TestDevice } from "./device.ts";
 import { openRanks } from "./ranks.ts";
 import { tensor } from "./values.ts";
 
-test("split makes groups of one color, in order, again and again", async () => {
+test("split makes groups of one color in rank order, and groups can be split again", async () => {
   await using ranks = await openRanks(6);
   const halves = await Promise.all(ranks.groups.map((group) => group.split(group.rank % 2 ? -5 : 9, "half")));
   expect(halves.map((half) => half.ranks)).toEqual([
@@ -28,7 +28,7 @@ test("split makes groups of one color, in order, again and again", async () => {
   ]);
 });
 
-test("groups of a mesh work side by side, each with its own counts", async () => {
+test("groups of a mesh work independently, each with its own traffic counts", async () => {
   await using ranks = await openRanks(6, { mesh: { dp: 2, sp: 3 } });
   const groupsAlong = (axis: string) => ranks.contexts.map(({ mesh }) => mesh.group(axis));
   const allReduceRanks = async (groups: readonly ProcessGroup[]) => {
@@ -44,14 +44,14 @@ test("groups of a mesh work side by side, each with its own counts", async () =>
     expect(group.traffic()).toEqual({ bytesSent: 4, bytesReceived: 4, messagesSent: 1 });
 });
 
-test("peers are named by world rank, groups by name", async () => {
+test("errors identify peers by world rank and groups by name", async () => {
   await using ranks = await openRanks(4, { timeout: 0.2, mesh: { dp: 2, sp: 2 } });
   const x = tensor(ranks.devices[3]!, [1], [1]);
   ranks.contexts[3]!.mesh.group("sp").allReduce(x).wait();
   await expect(x.read()).rejects.toThrow(/rank 3 waits in allReduce #1 \(sp\); rank 2 is in no collective/);
 });
 
-test("many worlds at once do not meet", async () => {
+test("several worlds that are open at the same time are independent", async () => {
   const worlds = await Promise.all([2, 3, 2, 4].map((size) => openRanks(size)));
   const sums = worlds.map(async ({ groups, devices }, w) => {
     const xs = devices.map((device) => tensor(device, [w + 1], [1]));
@@ -62,7 +62,7 @@ test("many worlds at once do not meet", async () => {
   await Promise.all(worlds.map((worldRanks) => worldRanks[Symbol.asyncDispose]()));
 });
 
-test("ranks whose kernels round differently are rejected, with the variable that sets them", async () => {
+test("ranks with different instruction sets are rejected with an error that names MOSAIC_ISA", async () => {
   const sets = ["avx512", "avx512", "avx2"];
   const openWithIsa = (isaOfRank: (rank: number) => string) =>
     world(3, { timeout: 20, device: (rank) => Object.assign(new TestDevice(), { instructionSet: isaOfRank(rank) }) });

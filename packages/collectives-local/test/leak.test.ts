@@ -20,7 +20,7 @@ async function useWorld(): Promise<void> {
   expect(ranks.devices.map((device) => device.allocated)).toEqual([0, 0, 0]);
 }
 
-test("worlds come and go: no thread, descriptor or mapping stays, and memory does not grow", async () => {
+test("opening and closing worlds leaks no threads, descriptors, mappings or memory", async () => {
   for (let i = 0; i < 30; i++) await useWorld();
   const heldBefore = countHeldResources();
   const residentBytes = process.memoryUsage().rss;
@@ -30,7 +30,7 @@ test("worlds come and go: no thread, descriptor or mapping stays, and memory doe
   expect(process.memoryUsage().rss - residentBytes).toBeLessThan(100 << 20);
 });
 
-test("thousands of collectives hold nothing", async () => {
+test("thousands of collectives leak no memory", async () => {
   await using ranks = await openRanks(2);
   const runSteps = async (steps: number) => {
     for (let step = 0; step < steps; step++) {

@@ -30,7 +30,7 @@ function minimalCollectives(size: number): InProcessCollectives {
 const makeWorld: MakeWorld = (size, { wrapDevice, ...options }) =>
   openWorld(size, minimalCollectives(size), { ...options, device: () => wrapDevice(cpu({ threads: 1 })) });
 
-describe("a transport of under 150 lines", () => {
+describe("the transport of docs/transports.md", () => {
   // Code that depends on the number of ranks is not in the transport (conformance.test.ts tests it for every number),
   // so one rank, a pair and odd numbers are enough here.
   const suite = collectivesSuite(makeWorld, { sizes: [1, 2, 3, 5] });
@@ -40,7 +40,7 @@ describe("a transport of under 150 lines", () => {
   const failures = failureSuite(makeWorld);
   test.concurrent.each(failures.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
-  test("is as short as it claims", () => {
+  test("has fewer than 150 lines", () => {
     const source = readFileSync(new URL("../native/test/minimal_transport.cc", import.meta.url), "utf8");
     expect(source.split("\n").length).toBeLessThan(150);
   });

@@ -16,7 +16,7 @@ test("a collective begins after earlier compute, and later compute begins after 
   expect(Array.from(await x[0]!.read())).toEqual([7]);
 });
 
-test("communication goes on while compute is busy", async () => {
+test("communication proceeds while the compute stream is busy", async () => {
   await using ranks = await openRanks(2);
   const xs = ranks.devices.map((device, rank) => tensor(device, [rank + 1], [1]));
   const works = ranks.groups.map((group, rank) => group.allReduce(xs[rank]!));
@@ -30,7 +30,7 @@ test("communication goes on while compute is busy", async () => {
   expect(Array.from(await xs[0]!.read())).toEqual([3]);
 });
 
-test("operands live until the collective is over, and no longer than wait()", async () => {
+test("operands that are disposed stay allocated until wait() is called", async () => {
   await using ranks = await openRanks(2);
   const [device] = ranks.devices;
   const xs = ranks.devices.map((rankDevice, rank) => tensor(rankDevice, [rank + 1], [1]));
@@ -46,7 +46,7 @@ test("operands live until the collective is over, and no longer than wait()", as
   expect(Array.from(await xs[1]!.read())).toEqual([3]);
 });
 
-test("operands of a collective that nobody waits for come back with a later one", async () => {
+test("operands of a collective that is never waited for are released by a later collective", async () => {
   await using ranks = await openRanks(2);
   const [device] = ranks.devices;
   ranks.groups.forEach((group, rank) => {
@@ -60,7 +60,7 @@ test("operands of a collective that nobody waits for come back with a later one"
   expect(device!.allocated).toBe(0);
 });
 
-test("a trace has the kernels with their times, and only what was asked for", async () => {
+test("a trace has only the collectives of its period, with their times, labels and bytes", async () => {
   await using ranks = await openRanks(2);
   const runCalls = async () => {
     const xs = ranks.devices.map((device) => tensor(device, [1, 2, 3], [3]));

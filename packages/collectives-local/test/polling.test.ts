@@ -31,7 +31,7 @@ const suite = collectivesSuite(makeWorld, { sizes: [1, 2, 3] });
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
 // Retried, because a busy machine may delay the wake-up.
-test("a rank that sleeps is woken at once", { retry: 2 }, async () => {
+test("a message wakes a sleeping rank within 80 ms", { retry: 2 }, async () => {
   const contexts = await makeWorld(2, { wrapDevice: (device) => device });
   const [a, b] = contexts.map((ctx) => fromArray(ctx, [ctx.rank], [1]));
   const [firstGroup, secondGroup] = contexts.map((ctx) => ctx.world);

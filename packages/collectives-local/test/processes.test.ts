@@ -13,7 +13,7 @@ const suite = processSuite({ ...program, withoutRankZero: /no agent listens at .
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
 describe.each([2, 3, 5, 8])("%i processes", (size) => {
-  test("compute the same, and leave no descriptor behind", async () => {
+  test("compute the expected sums and leak no descriptors", async () => {
     await using processes = new RankProcesses(program);
     const ranks = await processes.startAll(size, "work");
     const workedEvents = await Promise.all(ranks.map((rank) => rank.waitForEvent("worked")));
@@ -39,7 +39,7 @@ test("an agent that a rank started ends with that rank", async () => {
   expect(await rank.exitStatus).toBe("SIGKILL");
 });
 
-test("a rank whose timeout began first names the ranks that are missing, too", async () => {
+test("a rank whose timeout began first also reports the missing ranks", async () => {
   await using processes = new RankProcesses(program);
   const job = await processes.openJob(3);
   const timeouts = { MOSAIC_TEST_CONNECT_TIMEOUT: "3" };
@@ -88,7 +88,7 @@ test.each([
       SLURM_STEP_NODELIST: "n0",
     }),
   ],
-])("ranks of %s find one another by its variables", async (_, env) => {
+])("ranks of %s connect by means of its environment variables", async (_, env) => {
   await using processes = new RankProcesses(program);
   const emptyVariables = Object.fromEntries(Object.keys((await processes.openJob(2)).env(0)).map((name) => [name, ""]));
   sockets.pop();

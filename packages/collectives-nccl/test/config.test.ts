@@ -3,7 +3,7 @@ import { openRanks, tensor } from "./ranks.ts";
 
 // NCCL compares minCTAs and maxCTAs even if one of them is undefined.
 test.each([{ minCtas: 8 }, { maxCtas: 8 }, { minCtas: 8, maxCtas: 8 }])(
-  "NCCL takes %j, for the parts too",
+  "NCCL accepts the options %j, also for split groups",
   async (nccl) => {
     await using ranks = await openRanks(2, { nccl });
     const splitGroups = await Promise.all(ranks.groups.map((group) => group.split(0)));

@@ -118,13 +118,13 @@ const failureCases: readonly FailureCase[] = [
   },
 ];
 
-test.each(failureCases)("reports what to do about $what", async ({ env, code, name, message }) => {
+test.each(failureCases)("throws an error that describes $what", async ({ env, code, name, message }) => {
   const error = await getError(code, env);
   expect(error.message).toMatch(message);
   expect(error.name).toBe(name);
 });
 
-test("a reduction takes memory that the pool of another device keeps unused", async () => {
+test("a reduction reclaims memory that the pool of another device holds unused", async () => {
   const code = `const contexts = await world(2, { device: () => cuda() });
     const xs = contexts.map((ctx) => full(ctx, [2 ** 18], 1));
     contexts[0].device.empty([14 * 2 ** 18], "float32")[Symbol.dispose]();
@@ -135,7 +135,7 @@ test("a reduction takes memory that the pool of another device keeps unused", as
   expect(message).toBe("sum 2");
 });
 
-test("reports what NCCL there is", async () => {
+test("ncclSystem() returns the version, the library and the settings of NCCL", async () => {
   const { message } = await getError("throw new Error(JSON.stringify(ncclSystem()))", { NCCL_DEBUG: "WARN" });
   const { version, library, settings } = JSON.parse(message) as Record<string, unknown>;
   expect(version).toBe("2.27.3");
@@ -143,7 +143,7 @@ test("reports what NCCL there is", async () => {
   expect(settings).toMatchObject({ NCCL_DEBUG: "WARN" });
 });
 
-test("takes the next NCCL where one that loads cannot be used", async () => {
+test("a library that loads but is not a usable NCCL is skipped for the next candidate", async () => {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-nccl-"));
   onTestFinished(() => rmSync(directory, { recursive: true }));
   const compilerArgs = ["-shared", "-fPIC", "-x", "c", "-o", join(directory, "libnccl.so.2"), "/dev/null"];

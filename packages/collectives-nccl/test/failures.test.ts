@@ -34,7 +34,7 @@ async function getMismatch(xs: readonly Tensor[]): Promise<string> {
   return firstMessage!;
 }
 
-test("messages of different sizes: the two ranks are named once neither makes progress", async () => {
+test("messages of different sizes are reported with both ranks once neither makes progress", async () => {
   await using ranks = await openRanks(2);
   const xs = ranks.devices.map((device) => tensor(device, new Float32Array(20_000), [20_000]));
   const halfTensor = xs[0]!.slice(0, 0, 10_000);
@@ -47,7 +47,7 @@ test("messages of different sizes: the two ranks are named once neither makes pr
   );
 });
 
-test("shares of an allGather that differ between ranks", async () => {
+test("counts of an allGather that differ between ranks are reported as a mismatch", async () => {
   await using ranks = await openRanks(2);
   const outs = ranks.devices.map((device, rank) => tensor(device, new Float32Array(4 + rank), [4 + rank]));
   for (const [rank, { group, out }] of ranks.groups.map((group, i) => ({ group, out: outs[i]! })).entries()) {
@@ -62,7 +62,7 @@ test("shares of an allGather that differ between ranks", async () => {
   );
 });
 
-test("what a rank of an allToAll sends is not what the other expects", async () => {
+test("counts of an allToAll that do not match between ranks are reported as a mismatch", async () => {
   await using ranks = await openRanks(2);
   const outs = ranks.devices.map((device) => tensor(device, new Float32Array(3), [3]));
   const [threeElements, fourElements] = ranks.devices.map((device, rank) =>
@@ -76,7 +76,7 @@ test("what a rank of an allToAll sends is not what the other expects", async () 
   );
 });
 
-test("a rank that exited is missing for nothing that it has called", async () => {
+test("operations that a rank called before it exited complete, and later ones fail", async () => {
   await using ranks = await openRanks(3);
   const [sentTensor, lateTensor] = [tensor(ranks.devices[0]!, [1], [1]), tensor(ranks.devices[1]!, [2], [1])];
   const receivedTensor = tensor(ranks.devices[2]!, [0, 0], [2]);
@@ -115,7 +115,7 @@ async function waitUntilCallsFail(group: ProcessGroup): Promise<void> {
 
 // The failed collective's event, which compute has not reached yet, is reused on another stream. Waits for either must
 // end.
-test("a collective that fails before its operands are ready does not hold up compute", async () => {
+test("a collective that fails before its operands are ready does not block compute", async () => {
   await using ranks = await openRanks(2);
   await using gate = await openRanks(2);
   gate.groups[0]!.barrier().wait();
@@ -128,7 +128,7 @@ test("a collective that fails before its operands are ready does not hold up com
   await expect(ranks.devices[1]!.stream.synchronize()).rejects.toThrow(/rank 0 exited/);
 });
 
-test("ranks in one collective are at the same, however many sendRecv each has called", async () => {
+test("a timeout reports ranks in one collective as in the same call, despite different sendRecv counts", async () => {
   await using ranks = await openRanks(3, { timeout: 0.5 });
   const xs = ranks.devices.map((device) => tensor(device, [1], [1]));
   ranks.groups[0]!.sendRecv([{ tensor: xs[0]!, to: 1 }]).wait();

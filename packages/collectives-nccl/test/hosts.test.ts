@@ -103,7 +103,7 @@ function bytesSent(host: number): number {
 
 const allRanks = [0, 1, 2, 3];
 
-test("every collective, on all ranks and along the axes of the mesh, has the bits of ranks in one process", async () => {
+test("every collective gives the same bits as in one process, on all ranks and along the mesh axes", async () => {
   const contexts = await world(4, { device: () => cuda({ index: 0 }), mesh: { node: 2, local: 2 } });
   const expected = await Promise.all(contexts.map(computeExchangeDigest));
   await Promise.all(contexts.map((ctx) => ctx.close()));
@@ -124,7 +124,7 @@ test("NCCL_SOCKET_IFNAME of the environment takes precedence over the option", a
   expect(await Promise.all(job.exitCodes)).toEqual([0, 0]);
 });
 
-test("a network that the hosts do not share: every rank reports what to look at, when the time to connect is over", async () => {
+test("a network that the hosts do not share makes every rank time out with an error that states the remedy", async () => {
   const job = new Job("streams", { MOSAIC_TEST_NETWORK: "lo", MOSAIC_TEST_TIMEOUT: "3" });
   for (const { message } of await job.waitForEvents("failed", allRanks)) {
     expect(message).toMatch(
@@ -144,7 +144,7 @@ test("a network that a host lacks is an error that lists the interfaces", async 
 });
 
 test.each([0, 3])(
-  "rank %i is killed in the middle of a transfer: all others report it, with its host",
+  "the death of rank %i during a transfer is reported by all other ranks, with its host",
   async (killedRank) => {
     const job = new Job("streams");
     const streamingEvents = await job.waitForEvents("streaming", allRanks);
@@ -162,7 +162,7 @@ test.each([0, 3])(
   },
 );
 
-test("a host is lost: the ranks of the other report one of its ranks", async () => {
+test("the death of a host is reported by the ranks of the other host, with one of its ranks", async () => {
   const job = new Job("streams");
   await job.waitForEvents("streaming", allRanks);
   const startTime = Date.now();
@@ -175,7 +175,7 @@ test("a host is lost: the ranks of the other report one of its ranks", async () 
   expect(await job.exitCodes[0]).toBe(75);
 });
 
-test("a cable is cut: both sides report it within 5 s", async () => {
+test("a network link that goes down is reported by both sides within 5 s", async () => {
   const job = new Job("streams", { MOSAIC_TEST_TIMEOUT: "60" });
   await job.waitForEvents("streaming", allRanks);
   const startTime = Date.now();
@@ -196,7 +196,7 @@ test("a cable is cut: both sides report it within 5 s", async () => {
   }
 });
 
-test("a rank that is stopped: the timeout names it and its host, at the deadline", async () => {
+test("a stopped rank makes the other ranks time out with an error that names it and its host", async () => {
   const job = new Job("streams", { MOSAIC_TEST_TIMEOUT: "3" });
   const streamingEvents = await job.waitForEvents("streaming", allRanks);
   const { pid } = streamingEvents[3]!;

@@ -17,12 +17,12 @@ function createDirectoryWith(...files: readonly string[]): string {
 
 const packageLibraryPath = "lib/python3.12/site-packages/nvidia/nccl/lib/libnccl.so.2";
 
-test.each(["VIRTUAL_ENV", "CONDA_PREFIX"])("Python's packages: of %s", (variable) => {
+test.each(["VIRTUAL_ENV", "CONDA_PREFIX"])("NCCL is found in the Python packages of %s", (variable) => {
   const root = createDirectoryWith(packageLibraryPath);
   expect(libraryCandidates({ [variable]: root })).toContain(join(root, packageLibraryPath));
 });
 
-test("of the python3 on the PATH, though its environment is not activated", () => {
+test("NCCL is found beside the python3 on the PATH, even if its environment is not activated", () => {
   const root = createDirectoryWith("bin/python3", packageLibraryPath);
   expect(libraryCandidates({ PATH: `/nowhere:${join(root, "bin")}` })[2]).toBe(join(root, packageLibraryPath));
   const links = createDirectoryWith();
@@ -30,7 +30,7 @@ test("of the python3 on the PATH, though its environment is not activated", () =
   expect(libraryCandidates({ PATH: links })[2]).toBe(join(root, packageLibraryPath));
 });
 
-test("of PYTHONPATH, and where CUDA 13's packages lie together", () => {
+test("NCCL is found in the common directory of CUDA 13's packages on the PYTHONPATH", () => {
   const file = "nvidia/cu13/lib/libnccl.so.2";
   const directory = createDirectoryWith(file);
   expect(libraryCandidates({ PYTHONPATH: directory })[2]).toBe(join(directory, file));

@@ -10,7 +10,7 @@ test.each([
   [{ minCtas: 8, maxCtas: 4 }, /expected minCtas ≤ maxCtas, received 8 and 4/],
   [{ timeout: -1 }, /timeout: expected seconds/],
   [{ channels: 4 }, /nccl: expected options among timeout, .*received "channels"/],
-] as const)("%j will not do", (options, message) => {
+] as const)("the options %j are rejected", (options, message) => {
   expect(() => nccl(options as object)).toThrow(OptionError);
   expect(() => nccl(options as object)).toThrow(message);
 });
@@ -22,7 +22,7 @@ test.each([
   ["127.0.0.0/8", undefined, "=lo"],
   ["lo, 127.0.0.0/8", undefined, "=lo"],
   ["127.0.0.0/8", "^docker", "^docker"],
-])("network %j, where NCCL_SOCKET_IFNAME is %j: %j", async (network, interfaceVariable, expected) => {
+])("network %j with NCCL_SOCKET_IFNAME %j selects the interfaces %j", async (network, interfaceVariable, expected) => {
   vi.stubEnv("NCCL_SOCKET_IFNAME", interfaceVariable);
   await using ranks = await openRanks(2, { nccl: { network } });
   expect(ranks.groups).toHaveLength(2);
@@ -43,7 +43,7 @@ test.each([
   await expect(openRanks(2, { nccl: { network } })).rejects.toThrow(message);
 });
 
-test("devices of other kinds are rejected, with what serves them", async () => {
+test("devices of other types are rejected with an error that names local()", async () => {
   await using ranks = await openRanks(1);
   const device = { ...ranks.devices[0]!, type: "cpu" };
   await expect(nccl().connect({ device, rank: 0, size: 1 })).rejects.toThrow(
@@ -63,14 +63,14 @@ test("arguments are checked before anything is posted", async () => {
   expect(group!.traffic()).toEqual({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 });
 });
 
-test("settings reach NCCL", async () => {
+test("an all-reduce works with minCtas, maxCtas, warmUp and netName", async () => {
   await using ranks = await openRanks(2, { nccl: { minCtas: 1, maxCtas: 4, warmUp: false, netName: "Socket" } });
   const xs = ranks.devices.map((device, rank) => tensor(device, [rank], [1]));
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
   for (const x of xs) expect(Array.from(await x.read())).toEqual([1]);
 });
 
-test("the library that is named, else the usual names, else Python's", () => {
+test("the library candidates are MOSAIC_NCCL_LIBRARY alone, or else begin with the usual names", () => {
   expect(libraryCandidates({ MOSAIC_NCCL_LIBRARY: "/opt/libnccl.so" })).toEqual(["/opt/libnccl.so"]);
   expect(libraryCandidates({}).slice(0, 2)).toEqual(["libnccl.so.2", "libnccl.so"]);
 });

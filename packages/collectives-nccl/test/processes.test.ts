@@ -13,7 +13,7 @@ const suite = processSuite({
 
 test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
-test("groups along the axes of a mesh, and a trace in their GPU's time", async () => {
+test("groups along a mesh axis reduce over processes, and their trace has times after the start", async () => {
   await using processes = new RankProcesses(program);
   const timeBefore = Number(process.hrtime.bigint());
   const ranks = await processes.startAll(4, "groups");

@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { openRanks } from "./ranks.ts";
 
 // NCCL may deadlock if a communicator is split while the GPU still executes one of its operations.
-test("a split waits for what was posted before", async () => {
+test("a split waits for operations that were posted before it", async () => {
   await using ranks = await openRanks(2);
   const xs = ranks.contexts.map((context) => full(context, [1 << 22], 1));
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());

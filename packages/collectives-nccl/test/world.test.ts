@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { nccl } from "../src/index.ts";
 import { openRanks, tensor } from "./ranks.ts";
 
-test("one thread that posts for many GPUs configures NCCL and CUDA to wait for none of them", async () => {
+test("a world sets variables of NCCL and CUDA for one thread with several GPUs, and keeps the user's values", async () => {
   for (const name of ["NCCL_RUNTIME_CONNECT", "NCCL_P2P_DIRECT_DISABLE", "CUDA_MODULE_LOADING"])
     delete process.env[name];
   process.env.NCCL_RUNTIME_CONNECT = "1";
@@ -20,7 +20,7 @@ test("one thread that posts for many GPUs configures NCCL and CUDA to wait for n
 test.each([
   [true, "0"],
   [false, undefined],
-])("a warm-up (%j) connects what NCCL would connect when it is first used", async (warmUp, expected) => {
+])("the option warmUp: %j determines whether NCCL connects when it starts", async (warmUp, expected) => {
   delete process.env.NCCL_RUNTIME_CONNECT;
   using device = cuda({ index: 0 });
   await using group = await nccl({ warmUp }).connect({ device, rank: 0, size: 1 });
@@ -28,7 +28,7 @@ test.each([
   expect(process.env.NCCL_RUNTIME_CONNECT).toBe(expected);
 });
 
-test("a wait behind a split that ranks of this thread have yet to call is rejected, not blocked on", async () => {
+test("a wait is rejected until all ranks of this thread have called the preceding split", async () => {
   await using ranks = await openRanks(2, { timeout: 5 });
   const [a, b] = ranks.devices.map((device, rank) => tensor(device, [rank + 1], [1]));
   const [firstGroup, secondGroup] = ranks.groups;
@@ -48,7 +48,7 @@ test("a wait behind a split that ranks of this thread have yet to call is reject
   expect([...(await a!.read()), ...(await b!.read())]).toEqual([3, 3]);
 });
 
-test("a trace has each operation in the time of its GPU, on the clock of the host", async () => {
+test("a trace has the GPU time of each operation, on the clock of the host", async () => {
   await using ranks = await openRanks(2);
   const xs = ranks.devices.map((device, rank) => tensor(device, [rank, rank, rank], [3]));
   const timeBefore = Number(process.hrtime.bigint());

@@ -11,7 +11,7 @@ import { libraryCandidates } from "../src/addon.ts";
 const connect = `const { cpu } = await import(${resolveModule("@mosaic/kernels-cpu")});
   await world(2, { device: () => cpu({ threads: 1 }), timeout: 5 })`;
 
-test("without UCX an error reports what was looked for and what to install", async () => {
+test("a missing UCX is reported with the library that was searched for and what to install", async () => {
   const { name, message } = await getError(connect, { MOSAIC_UCX_LIBRARY: "/nonexistent/libucp.so.0" });
   expect(name).toBe(AddonLoadError.name);
   expect(message).toMatch(
@@ -19,12 +19,12 @@ test("without UCX an error reports what was looked for and what to install", asy
   );
 });
 
-test("a library that is not UCX", async () => {
+test("a library that is not UCX is rejected with the missing symbol", async () => {
   const { message } = await getError("ucxSystem()", { MOSAIC_UCX_LIBRARY: "libdl.so.2" });
   expect(message).toMatch(/no usable UCX library: libdl\.so\.2 without the symbol ucp_get_version; install UCX/);
 });
 
-test("too old a UCX", async () => {
+test("a UCX that is too old is rejected with its version", async () => {
   const library = await compileLibrary(
     "void ucp_get_version(unsigned *a, unsigned *b, unsigned *c) { *a = 1, *b = 12, *c = 3; }",
   );
@@ -34,7 +34,7 @@ test("too old a UCX", async () => {
   );
 });
 
-test("what UCX reads when it is loaded is set then, unless the user has set it, and for no other process", async () => {
+test("variables that UCX reads are set only while it is loaded, and values of the user are kept", async () => {
   const names = [
     "UCX_ERROR_SIGNALS",
     "UCX_HANDLE_ERRORS",
@@ -66,7 +66,7 @@ test("what UCX reads when it is loaded is set then, unless the user has set it, 
   expect(JSON.parse(message)).toEqual(["UCX_LOG_LEVEL"]);
 });
 
-test.each(["libucp.so.0", "libucp.so"])("of Python's packages: %s", (name) => {
+test.each(["libucp.so.0", "libucp.so"])("UCX is found in Python's packages as %s", (name) => {
   const directory = createTemporaryDirectory();
   const file = join(directory, "libucx/lib", name);
   mkdirSync(dirname(file), { recursive: true });

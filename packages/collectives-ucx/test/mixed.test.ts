@@ -20,7 +20,7 @@ test.each(suite.map(({ name, run }) => [name, run] as const))("%s", (_, run) => 
 const failures = failureSuite(makeUcxWorld);
 test.concurrent.each(failures.map(({ name, run }) => [name, run] as const))("%s", (_, run) => run());
 
-test("reductions of the world and of the ranks of one host have the bits of shared memory", async () => {
+test("reductions of the world and of one host's ranks give the same bits as over shared memory", async () => {
   await using ranks = await openRanks(5, { ucx: { network: "lo" }, hosts: [0, 1, 0, 1, 0] });
   const worldDigests = await Promise.all(ranks.groups.map(computeDigest));
   expect(new Set(worldDigests)).toEqual(new Set([await digestOverSharedMemory(5)]));
@@ -30,7 +30,7 @@ test("reductions of the world and of the ranks of one host have the bits of shar
   expect(hostDigests).toEqual([threeRankDigest, twoRankDigest, threeRankDigest, twoRankDigest, threeRankDigest]);
 });
 
-test("the sums of an all-reduce cross to a host once", async () => {
+test("an all-reduce sends each reduced shard once to each other host", async () => {
   const hosts = [0, 0, 0, 1];
   await using ranks = await openRanks(hosts.length, { ucx: { network: "lo" }, hosts });
   const bytes = 4 << 20;
@@ -44,14 +44,14 @@ test("the sums of an all-reduce cross to a host once", async () => {
   expect(sentShards).toEqual([3 + 3 + 2, 3 + 3, 3 + 3, 3 + 1]);
 });
 
-test("a rank that shares no host with any other", async () => {
+test("an all-reduce includes a rank that shares its host with no other rank", async () => {
   await using ranks = await openRanks(3, { ucx: { network: "lo" }, hosts: [0, 0, 1] });
   const xs = ranks.devices.map((device, rank) => tensor(device, [rank + 1], [1]));
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
   for (const x of xs) expect(Array.from(await x.read())).toEqual([6]);
 });
 
-test("a world that failed leaves the next one alone", async () => {
+test("a world works after another world has failed", async () => {
   const count = 1 << 20;
   const hosts = [0, 0, 1, 1];
   await using failedRanks = await openRanks(4, { ucx: { network: "lo" }, hosts, timeout: 1 });
@@ -65,11 +65,14 @@ test("a world that failed leaves the next one alone", async () => {
   for (const y of ys) expect((await y.read())[count - 1]).toBe(6);
 });
 
-test.each([[[0]], [[0, 1, 2]], [[0, -1]], [[0, 2]], [[0, 0.5]]])("hosts %j of two ranks", async (hosts) => {
-  await expect(openRanks(2, { hosts })).rejects.toThrow("world: hosts: expected 2 host indices from 0 to 1");
-});
+test.each([[[0]], [[0, 1, 2]], [[0, -1]], [[0, 2]], [[0, 0.5]]])(
+  "world() rejects hosts %j for two ranks",
+  async (hosts) => {
+    await expect(openRanks(2, { hosts })).rejects.toThrow("world: hosts: expected 2 host indices from 0 to 1");
+  },
+);
 
-test.each([3, "ab", {}, [null, 0]])("hosts %j of two ranks, by a caller without types", async (hosts) => {
+test.each([3, "ab", {}, [null, 0]])("world() rejects hosts %j, which only untyped code can pass", async (hosts) => {
   await expect(openRanks(2, { hosts: hosts as never })).rejects.toThrow("world: hosts: expected 2 host indices");
 });
 
@@ -77,7 +80,7 @@ describe("processes", () => {
   const program = { script, openJob: createJobOpener(twoRanksPerHost) };
 
   // Retried, because a busy machine may delay the wake-up.
-  test("a rank that sleeps is woken at once, by ranks of its host and of others", { retry: 2 }, async () => {
+  test("ranks of the same host and of others wake a sleeping rank within 80 ms", { retry: 2 }, async () => {
     await using processes = new RankProcesses(program);
     const ranks = await processes.startAll(3, "answers");
     const { longest } = await ranks[0]!.waitForEvent("answered");
@@ -86,7 +89,7 @@ describe("processes", () => {
     for (const ms of longest as number[]) expect(ms).toBeLessThan(80);
   });
 
-  test.each([0, 1, 2])("rank %i that is killed in the middle of a transfer", async (killedRank) => {
+  test.each([0, 1, 2])("report the death of rank %i during a transfer, with its host", async (killedRank) => {
     await using processes = new RankProcesses(program);
     const ranks = await processes.startAll(3, "streams");
     await Promise.all(ranks.map((rank) => rank.waitForEvent("streaming")));

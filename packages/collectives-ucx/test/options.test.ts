@@ -18,18 +18,18 @@ test.each([
     /ucx: network: expected an interface of this host in the subnet 203\.0\.113\.0\/24, received interfaces .*lo \(127\.0\.0\.1/,
   ],
   [{ device: "eth0" }, /ucx: expected options among connectTimeout, name, network, ports, received "device"/],
-] as const)("%j will not do", (options, message) => {
+] as const)("the options %j are rejected", (options, message) => {
   expect(() => ucx(options as object)).toThrow(OptionError);
   expect(() => ucx(options as object)).toThrow(message);
 });
 
-test("an interface, a subnet, both, and ports", () => {
+test("interfaces, subnets, lists of both, and port ranges are accepted", () => {
   for (const network of ["lo", "127.0.0.0/8", "lo, ::1/128", "mlx5_0:1"]) {
     expect(ucx({ network, ports: "30000-30999" }).name).toBe("ucx");
   }
 });
 
-test("devices of other kinds are rejected", async () => {
+test("devices of other types are rejected", async () => {
   const device = { type: "cuda" } as never;
   await expect(ucx().connect({ device, rank: 0, size: 1 })).rejects.toThrow(
     /ucx collectives: expected a device of type cpu, received cuda/,
@@ -38,7 +38,7 @@ test("devices of other kinds are rejected", async () => {
   await expect(world(2, { device: () => unusableDevice })).rejects.toThrow(/expected a device of type cpu/);
 });
 
-test("the library that is named, else the usual name, else Python's", () => {
+test("the library candidates are MOSAIC_UCX_LIBRARY alone, or else begin with the usual name", () => {
   expect(libraryCandidates({ MOSAIC_UCX_LIBRARY: "/opt/libucp.so.0" })).toEqual(["/opt/libucp.so.0"]);
   expect(libraryCandidates({})[0]).toBe("libucp.so.0");
 });

@@ -50,7 +50,7 @@ describe.each(placements)("processes %s", (_, hostOf) => {
   });
 
   // Retried, because a busy machine may delay the wake-up.
-  test("a rank that sleeps is woken at once, by ranks of its host and of others", { retry: 2 }, async () => {
+  test("ranks of the same host and of others wake a sleeping rank within 80 ms", { retry: 2 }, async () => {
     await using processes = new RankProcesses(program);
     const ranks = await processes.startAll(4, "answers");
     const { longest } = await ranks[0]!.waitForEvent("answered");

@@ -13,7 +13,7 @@ const listDirtyCodeMappings = (): readonly string[] =>
     .filter((mapping) => /^\S+ r.xp .*\/libc[.-]/.test(mapping))
     .map((mapping) => /^Private_Dirty:\s*(.*)$/m.exec(mapping)![1]!);
 
-test("UCX is found, handles no signals of this process, and overwrites no code", async () => {
+test("loading UCX installs no signal handlers and overwrites no code of the C library", async () => {
   expect(listDirtyCodeMappings()).toEqual(["0 kB"]);
   const signalsBefore = readCaughtSignals();
   expect(ucxSystem().version).toMatch(/^1\.\d+\.\d+$/);
@@ -24,13 +24,13 @@ test("UCX is found, handles no signals of this process, and overwrites no code",
   expect(listDirtyCodeMappings()).toEqual(["0 kB"]);
 });
 
-test("a network that this host does not have", async () => {
+test("a network that this host does not have is rejected", async () => {
   await expect(openRanks(2, { ucx: { network: "eth9" } })).rejects.toThrow(
     /connect: rank [01]: UCX found no network "eth9" that reaches rank [01]; .*`ucx_info -d` lists/,
   );
 });
 
-test("a subnet names its interfaces, and ports are taken from the range", async () => {
+test("a subnet selects its interfaces, and the ports are taken from the range", async () => {
   await using ranks = await openRanks(2, { ucx: { network: "127.0.0.0/8", ports: "23450-23499" } });
   const xs = ranks.devices.map((device, rank) => tensor(device, [rank + 1], [1]));
   ranks.groups.forEach((group, rank) => group.allReduce(xs[rank]!).wait());
@@ -45,7 +45,7 @@ test("one rank needs no network", async () => {
   expect(Array.from(await x.read())).toEqual([1, 2]);
 });
 
-test("a transfer that never came leaves its tensor as it was, and a new world works beside the failed one", async () => {
+test("a transfer that was never sent leaves its tensor unchanged, and a new world works beside the failed one", async () => {
   const count = 4 << 20;
   await using failedRanks = await openRanks(3, { timeout: 1 });
   const [a, b] = [0, 1].map((rank) =>

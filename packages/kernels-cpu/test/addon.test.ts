@@ -10,7 +10,7 @@ import { memoryLimit, threadCount } from "../src/device.ts";
 
 afterEach(() => vi.unstubAllEnvs());
 
-test("a missing addon reports where it looked, why it may be missing, and what to do", () => {
+test("a missing addon is reported with its path, its likely causes and the remedy", () => {
   const missingPath = join(tmpdir(), "nowhere", "mosaic_kernels_cpu.node");
   expect(() => loadCpuAddon(missingPath)).toThrow(AddonLoadError);
   expect(() => loadCpuAddon(missingPath)).toThrow(
@@ -18,7 +18,7 @@ test("a missing addon reports where it looked, why it may be missing, and what t
   );
 });
 
-test("a file that is no addon reports so", () => {
+test("a file that is not an addon, or one of another version, is rejected", () => {
   const directory = mkdtempSync(join(tmpdir(), "mosaic-addon-"));
   try {
     const brokenPath = join(directory, "mosaic_kernels_cpu.node");
@@ -34,7 +34,7 @@ test("a file that is no addon reports so", () => {
   }
 });
 
-test("features name the instruction sets", () => {
+test("features() returns the instruction sets and the number of threads", () => {
   const { isa, supported, threads } = features();
   expect(supported).toContain(isa);
   expect(supported[0]).toBe("scalar");
@@ -42,7 +42,7 @@ test("features name the instruction sets", () => {
   expect(addonPath).toContain(process.arch);
 });
 
-test("MOSAIC_ISA chooses, and an unknown one is rejected", () => {
+test("MOSAIC_ISA selects the instruction set, and unknown ones are rejected", () => {
   vi.stubEnv("MOSAIC_ISA", "scalar");
   expect(features().isa).toBe("scalar");
   vi.stubEnv("MOSAIC_ISA", "sse9");
@@ -50,18 +50,18 @@ test("MOSAIC_ISA chooses, and an unknown one is rejected", () => {
   expect(() => cpu()).toThrow(/MOSAIC_ISA: expected one of scalar/);
 });
 
-test("the peak is a number to measure against", () => {
+test("fmaPeak and readBandwidth return positive rates, and zero threads are rejected", () => {
   expect(fmaPeak(1)).toBeGreaterThan(0.1);
   expect(fmaPeak(1, "bfloat16")).toBeGreaterThan(0.1);
   expect(() => fmaPeak(0)).toThrow(OptionError);
   expect(readBandwidth(1 << 20, 1)).toBeGreaterThan(0.01);
 });
 
-test("a bandwidth of more bytes than there are is an error", () => {
+test("a bandwidth of more bytes than there are throws OutOfMemoryError", () => {
   expect(() => readBandwidth(2 ** 50, 1)).toThrow(OutOfMemoryError);
 });
 
-test("threads: the option, then MOSAIC_THREADS, then a share of the cores", () => {
+test("the number of threads is the option, else MOSAIC_THREADS, else a share of the cores", () => {
   const { threads: cores } = features();
   expect(threadCount(3, { MOSAIC_THREADS: "5" })).toBe(3);
   expect(threadCount(undefined, { MOSAIC_THREADS: "5", LOCAL_WORLD_SIZE: "2" })).toBe(5);
@@ -78,12 +78,12 @@ test("threads: the option, then MOSAIC_THREADS, then a share of the cores", () =
   expect(() => cpu({ threads: 2 ** 40 })).toThrow(/cpu: threads: expected an integer from 1 to 1024/);
 });
 
-test("no option is ignored", () => {
+test("unknown options and invalid values are rejected", () => {
   expect(() => cpu({ thread: 2 } as object)).toThrow(/cpu: expected options among threads, .*received "thread"/);
   expect(() => cpu({ index: -1 })).toThrow(/cpu: index: expected an integer ≥ 0, received -1/);
 });
 
-test("memory limits: the option, then MOSAIC_MEMORY_LIMIT with units", () => {
+test("the memory limit is the option, else MOSAIC_MEMORY_LIMIT, which may have a unit", () => {
   expect(memoryLimit(undefined, {})).toBe(0);
   expect(memoryLimit(100, { MOSAIC_MEMORY_LIMIT: "5" })).toBe(100);
   const limits = ["5", "2K", "3m", "4G"].map((text) => memoryLimit(undefined, { MOSAIC_MEMORY_LIMIT: text }));
@@ -91,7 +91,7 @@ test("memory limits: the option, then MOSAIC_MEMORY_LIMIT with units", () => {
   expect(() => memoryLimit(undefined, { MOSAIC_MEMORY_LIMIT: "lots" })).toThrow(OptionError);
 });
 
-describe("native code guards itself: an export whose arguments are wrong ends in an error, not the process", () => {
+describe("native exports throw an error for invalid arguments", () => {
   const openHandle = () => new NativeHandle(getAddon(), { name: "cpu:0", options: [1, 0], remedy: "" });
   const values = new Float32Array(1);
   const calls: [name: string, call: (native: CpuAddon) => void][] = [
@@ -106,7 +106,7 @@ describe("native code guards itself: an export whose arguments are wrong ends in
     expect(() => call(device.native)).toThrow("expected a number in the range of int64, received nan");
     device.close();
   });
-  test.each([-1, 13])("write to a tensor of %d axes", (rank) => {
+  test.each([-1, 13])("write rejects a tensor of %d axes", (rank) => {
     const device = openHandle();
     device.begin("write").number(0).number(0).number(rank);
     expect(() => device.native.write(values)).toThrow(`expected from 0 to 12 axes, received ${rank}`);

@@ -2,7 +2,7 @@ import { type Device, DeviceError, DTypeError, masks, ShapeError, type Tensor, t
 import { expect, test } from "vitest";
 import { cpu } from "../src/index.ts";
 
-test("attention rejects to sum in 16 bits: it would write past the end", () => {
+test("attention rejects 16-bit tensors for accumulated outputs and gradients", () => {
   using device = cpu({ threads: 1 });
   const createTensor = (shape: readonly number[], dtype: "float32" | "bfloat16" = "float32"): Tensor =>
     device.empty(shape, dtype);
@@ -62,7 +62,7 @@ const invalidCalls: ChangedCall[] = [
   ...[-1, 5, 0.5, Number.NaN].map((q0) => ({ mask: [{ q0, q1: 4, k0: 0, k1: 4, type: "full" as const }] })),
 ];
 
-test.each(invalidCalls)("a tile that no kernel can work with is refused: %j", async (change) => {
+test.each(invalidCalls)("attention rejects the invalid tile %j", async (change) => {
   using device = cpu({ threads: 1 });
   for (const call of callsWith(device, () => change)) expect(call).toThrow(ShapeError);
   await device.stream.synchronize();
@@ -79,7 +79,7 @@ function withChange<T extends object>(target: T, field: keyof T, laterValue: num
   });
 }
 
-test.each(steps)("native code guards itself: a step of %d that was not seen ends in an error", async (step) => {
+test.each(steps)("native code rejects a step that becomes %d after validation", async (step) => {
   using device = cpu({ threads: 1 });
   for (const call of callsWith(device, () => ({ q: [withChange(allRows[0]!, "step", step)] }))) {
     expect(call).toThrow(step === 0.5 || step < 1 ? /step ≥ 1/ : /expected a number in the range of int64/);
@@ -92,7 +92,7 @@ test.each(steps)("native code guards itself: a step of %d that was not seen ends
   await device.stream.synchronize();
 });
 
-test("native code guards itself: a step beyond all positions ends in an error, of a span of one row, too", async () => {
+test("native code rejects steps beyond 2^53, also in spans of one row", async () => {
   using device = cpu({ threads: 1 });
   const createSpans = () => [0, 1, 2, 3].map((start) => withChange({ start, length: 1, step: 1 }, "step", 2 ** 60));
   for (const call of callsWith(device, () => ({ k: createSpans() })))
@@ -100,7 +100,7 @@ test("native code guards itself: a step beyond all positions ends in an error, o
   await device.stream.synchronize();
 });
 
-test("keys that 32 bits cannot count end in an error", async () => {
+test("attention rejects 2^31 keys", async () => {
   const device = cpu({ threads: 1 });
   const numKeys = 2 ** 31;
   const x = device.empty(rows, "float32");
@@ -123,7 +123,7 @@ test("keys that 32 bits cannot count end in an error", async () => {
   device[Symbol.dispose]();
 });
 
-test("native code guards itself: spans of more positions than rows end in an error", async () => {
+test("native code rejects spans with more positions than rows", async () => {
   const device = cpu({ threads: 1 });
   const [forward] = callsWith(device, () => {
     let reads = 0;

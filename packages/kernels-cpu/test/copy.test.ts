@@ -13,7 +13,7 @@ import {
 onEveryIsa("copy and fill", (device) => {
   const shapes = [[], [1], [7], [0], [3, 0, 2], [5, 9], [64, 64], [33, 70], [2, 3, 5, 7], [2, 40, 3, 64]];
 
-  test.each(dtypes)("to and from %s, any layout", async (dtype) => {
+  test.each(dtypes)("copies %s of any layout to every dtype and layout", async (dtype) => {
     const random = createGenerator(1);
     for (const shape of shapes) {
       for (const layout of layouts) {
@@ -35,7 +35,7 @@ onEveryIsa("copy and fill", (device) => {
     }
   });
 
-  test("large ones, on several threads", async () => {
+  test("copies large tensors of any layout", async () => {
     for (const shape of [[70_001], [300, 200]]) {
       for (const layout of layouts) {
         const { x, values } = createSample(device(), shape, { value: (i) => i });
@@ -80,7 +80,7 @@ onEveryIsa("copy and fill", (device) => {
     }
   });
 
-  test.each(dtypes)("fills %s of any layout, and nothing beside it", async (dtype) => {
+  test.each(dtypes)("fills views of %s of any layout, and changes no other element", async (dtype) => {
     for (const layout of layouts) {
       using base = device().empty([4, 6, 5], dtype);
       device().kernels.fill(base, 7);

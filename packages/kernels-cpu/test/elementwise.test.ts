@@ -63,7 +63,7 @@ onEveryIsa("elementwise", (device) => {
     [[40_000], [40_000], []],
   ];
 
-  test.each(Object.keys(binaryReferences) as BinaryOp[])("%s, with broadcasting", async (op) => {
+  test.each(Object.keys(binaryReferences) as BinaryOp[])("computes %s with broadcasting", async (op) => {
     const random = createGenerator(2);
     for (const [shape, aShape, bShape] of pairs) {
       const isLarge = shape[0] === 40_000;
@@ -81,7 +81,7 @@ onEveryIsa("elementwise", (device) => {
     }
   });
 
-  test("scalar operations, in place", async () => {
+  test("computes operations with a scalar in place", async () => {
     for (const op of Object.keys(binaryReferences) as BinaryOp[]) {
       const { x, values } = createSample(device(), [3, 333], { layout: "turned", value: (i) => i - 500 });
       device().kernels.scalar(op, x, x, 2.5);
@@ -90,7 +90,7 @@ onEveryIsa("elementwise", (device) => {
     }
   });
 
-  test("max keeps NaN of either side", async () => {
+  test("max propagates NaN of either operand", async () => {
     const a = createSample(device(), [17], { value: (i) => (i === 3 ? NaN : i) });
     const b = createSample(device(), [17], { value: (i) => (i === 5 ? NaN : 16 - i) });
     using out = device().empty([17], "float32");
@@ -98,7 +98,7 @@ onEveryIsa("elementwise", (device) => {
     expect(Array.from(await out.read())).toEqual(a.values.map((x, i) => Math.max(x, b.values[i]!)));
   });
 
-  test.each(operations)("%s and its derivative", async (op) => {
+  test.each(operations)("computes %s and its derivative", async (op) => {
     const random = createGenerator(3);
     const [value, slope] = unaryReferences[op];
     for (const layout of layouts) {
@@ -121,7 +121,7 @@ onEveryIsa("elementwise", (device) => {
     }
   });
 
-  test("functions at the ends of their range", async () => {
+  test("computes functions at the limits of their ranges", async () => {
     const inputs = [0, Infinity, -Infinity, NaN, 88.5, 89.5, -87, -100, -110, 1e-40, 3e38, -1];
     for (const op of ["exp", "log", "sqrt", "tanh", "sigmoid", "relu", "gelu", "geluTanh", "silu"] as const) {
       const { x, values } = createSample(device(), [inputs.length], { value: (i) => inputs[i]! });

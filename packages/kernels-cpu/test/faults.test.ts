@@ -48,10 +48,13 @@ const loseLastProduct = (): CpuDevice =>
 test.each([
   ["attention: more keys", loseLastKey],
   ["matmul", loseLastProduct],
-] as const)("the suite rejects a device whose last row of many is lost: %s", async (caseName, makeFaultyDevice) => {
-  const cases = deviceSuite(makeFaultyDevice).filter(({ name }) => name.startsWith(caseName));
-  const outcomes = await Promise.allSettled(cases.map(({ run }) => run()));
-  const failures = outcomes.filter((outcome) => outcome.status === "rejected").map(({ reason }) => String(reason));
-  expect(failures).not.toEqual([]);
-  for (const failure of failures) expect(failure).toContain("AssertionError");
-});
+] as const)(
+  "the suite rejects a device that omits the last row of large operands: %s",
+  async (caseName, makeFaultyDevice) => {
+    const cases = deviceSuite(makeFaultyDevice).filter(({ name }) => name.startsWith(caseName));
+    const outcomes = await Promise.allSettled(cases.map(({ run }) => run()));
+    const failures = outcomes.filter((outcome) => outcome.status === "rejected").map(({ reason }) => String(reason));
+    expect(failures).not.toEqual([]);
+    for (const failure of failures) expect(failure).toContain("AssertionError");
+  },
+);

@@ -13,7 +13,7 @@ async function waitForThreads(maxThreads: number): Promise<void> {
   while (countThreads() > maxThreads) await new Promise((resolve) => setImmediate(resolve));
 }
 
-test("10 000 small operations leave memory as it was", async () => {
+test("10 000 small operations leak no memory", async () => {
   using device = cpu({ threads: 1 });
   using a = device.empty([64, 64], "float32");
   device.kernels.fill(a, 0.01);
@@ -68,11 +68,11 @@ function run(
 
 const setUp = `const device = cpu({ threads: 2 }); const x = device.empty([2 ** 20], "float32"); device.kernels.fill(x, 1);`;
 
-test("a process ends though its device is open and idle", () => {
+test("a process exits while its device is open and idle", () => {
   expect(run(`${setUp} await x.read(); console.log("done");`)).toMatchObject({ status: 0, stdout: "done\n" });
 });
 
-test("a process waits for reads that are pending, and for nothing else", () => {
+test("a process waits for pending reads before it exits", () => {
   const { status, stdout } = run(`${setUp} x.read().then((values) => console.log(values[9]));`);
   expect({ status, stdout }).toEqual({ status: 0, stdout: "1\n" });
 });
@@ -87,7 +87,7 @@ test("process.exit does not wait for a long queue", () => {
   expect(milliseconds).toBeLessThan(20_000); // the queued work would take minutes
 });
 
-test("a device whose threads cannot all be created is an error that ends nothing, and signals still arrive", () => {
+test("a device whose threads cannot all be created is rejected, and other devices and signals still work", () => {
   const { status, stdout } = run(
     `
     process.on("SIGTERM", () => { console.log("signal"); process.exit(3); });
@@ -105,7 +105,7 @@ test("a device whose threads cannot all be created is an error that ends nothing
   expect(status).toBe(3);
 });
 
-test("worker threads have devices of their own, and may be stopped at any time", async () => {
+test("worker threads have their own devices, and may be terminated at any time", async () => {
   const source = `
     import { parentPort } from "node:worker_threads";
     import { cpu } from ${JSON.stringify(entry)};

@@ -46,7 +46,7 @@ onEveryIsa("linear", (device) => {
     [5, 7, 0],
   ] as const;
 
-  test.each(dtypes)("any sizes, layouts and epilogues in %s", async (dtype) => {
+  test.each(dtypes)("computes products of any sizes, layouts and epilogues in %s", async (dtype) => {
     for (const size of sizes) {
       for (const variant of [
         { out: "dense", bias: "dense", activation: null, gate: null, preActivation: null },
@@ -111,7 +111,7 @@ onEveryIsa("linear", (device) => {
     return wrongSums ?? mismatch;
   }
 
-  test("a batch: every product has the bias, and a gate and a place for sums of its own", async () => {
+  test("applies one bias to all products of a batch, and a separate gate and preActivation to each", async () => {
     const random = createGenerator(11);
     const a = createSample(device(), [6, 9, 40], { value: random });
     const b = createSample(device(), [6, 40, 20], { value: random });
@@ -137,7 +137,7 @@ onEveryIsa("linear", (device) => {
     }
   });
 
-  test("NaN and infinities of products and bias reach what they are added to, and nothing else", async () => {
+  test("propagates NaN and infinities only to the elements that include them", async () => {
     const a = createSample(device(), [20, 30], { value: (i) => (i === 5 * 30 + 7 ? NaN : 1) });
     const b = createSample(device(), [30, 20], { value: () => 1 });
     const bias = createSample(device(), [20], { value: (i) => (i === 3 ? Infinity : i === 4 ? -Infinity : 1) });

@@ -33,7 +33,7 @@ onEveryIsa("matmul", (device) => {
     [50, 90, 70],
   ] as const;
 
-  test.each(dtypes)("any sizes and layouts in %s", async (dtype) => {
+  test.each(dtypes)("computes products of any sizes and layouts in %s", async (dtype) => {
     for (const size of sizes) {
       for (const layouts of [
         ["dense", "dense", "dense"],
@@ -51,20 +51,23 @@ onEveryIsa("matmul", (device) => {
     }
   });
 
-  test.each(["float32", "bfloat16"] as const)("panels as tasks: one block of rows, and more, in %s", async (dtype) => {
-    // More than one block of depths, a partial last panel, and more bytes of b than the L2 cache should hold.
-    const depth = dtype === "float32" ? 352 : 704;
-    for (const [sizes, layout] of [
-      [[17, 780, 130], "dense"],
-      [[17, 780, 130], "turned"],
-      [[19, 780, 3 * depth], "dense"],
-      [[19, 780, 3 * depth], "turned"],
-      [[224, 1560, depth], "dense"],
-    ] as const) {
-      const layouts = ["dense", "dense", layout] as const;
-      expect(await multiplyOnce({ sizes, dtype, layouts, accumulate: true }), `${sizes} ${layout}`).toBeUndefined();
-    }
-  });
+  test.each(["float32", "bfloat16"] as const)(
+    "computes products with panels as tasks, of one block of rows and of several, in %s",
+    async (dtype) => {
+      // More than one block of depths, a partial last panel, and more bytes of b than the L2 cache should hold.
+      const depth = dtype === "float32" ? 352 : 704;
+      for (const [sizes, layout] of [
+        [[17, 780, 130], "dense"],
+        [[17, 780, 130], "turned"],
+        [[19, 780, 3 * depth], "dense"],
+        [[19, 780, 3 * depth], "turned"],
+        [[224, 1560, depth], "dense"],
+      ] as const) {
+        const layouts = ["dense", "dense", layout] as const;
+        expect(await multiplyOnce({ sizes, dtype, layouts, accumulate: true }), `${sizes} ${layout}`).toBeUndefined();
+      }
+    },
+  );
 
   async function multiplyOnce({ sizes: [m, n, k], dtype, layouts, accumulate }: Case): Promise<string | undefined> {
     const random = createGenerator(m * n + k);
@@ -79,7 +82,7 @@ onEveryIsa("matmul", (device) => {
     return mismatch;
   }
 
-  test("batches that broadcast", async () => {
+  test("broadcasts batches", async () => {
     const random = createGenerator(5);
     const shapes: (readonly [out: number[], a: number[], b: number[]])[] = [
       [
@@ -132,7 +135,7 @@ onEveryIsa("matmul", (device) => {
     }
   });
 
-  test("an empty sum is zero, or what was there", async () => {
+  test("writes zeros for an empty sum, or keeps the output when it accumulates", async () => {
     using a = device().empty([2, 0], "float32");
     using b = device().empty([0, 3], "float32");
     const out = createSample(device(), [2, 3], { value: (i) => i });
@@ -142,7 +145,7 @@ onEveryIsa("matmul", (device) => {
     expect(Array.from(await out.x.read())).toEqual([0, 0, 0, 0, 0, 0]);
   });
 
-  test("a NaN stays in its row and column", async () => {
+  test("propagates a NaN only to its row", async () => {
     const a = createSample(device(), [20, 30], { value: (i) => (i === 5 * 30 + 7 ? NaN : 1) });
     const b = createSample(device(), [30, 20], { value: () => 1 });
     using out = device().empty([20, 20], "float32");
@@ -152,7 +155,7 @@ onEveryIsa("matmul", (device) => {
   });
 });
 
-test("a row by panels whose sum is longer than is packed at a time", async () => {
+test("a product of one row is exact if its depth exceeds what is packed at once", async () => {
   using device = cpu({ threads: 2 });
   const [n, k] = [2080, 4100];
   const sums = new Float32Array(n).fill(1);
@@ -174,7 +177,7 @@ test("a row by panels whose sum is longer than is packed at a time", async () =>
   expect(await out.read()).toEqual(sums);
 });
 
-test("a large product in 16 bits is right in all of its strips, and keeps little memory for itself", async () => {
+test("a large product in 16 bits is correct in all of its strips, and retains little memory", async () => {
   using device = cpu({ threads: 2 });
   const [m, n] = [600, 60_000];
   const bytesBefore = residentBytes();

@@ -7,7 +7,7 @@ import { cpu } from "../src/index.ts";
 
 const mebibyte = 2 ** 20;
 
-test("counts what is allocated, reserved, and the peak", () => {
+test("memory() reports allocated and reserved bytes and the peak", () => {
   using device = cpu({ threads: 1 });
   expect(device.memory()).toEqual({ allocated: 0, reserved: 0, peak: 0, scratch: 0 });
   const x = device.empty([mebibyte], "float32");
@@ -25,7 +25,7 @@ test("counts what is allocated, reserved, and the peak", () => {
   expect(device.memory().reserved).toBe(0);
 });
 
-test("hands freed memory out again, aligned", () => {
+test("freed memory is reused, and allocations are aligned", () => {
   using device = cpu({ threads: 1 });
   const addresses = new Set<bigint>();
   for (let i = 0; i < 100; i++) {
@@ -38,7 +38,7 @@ test("hands freed memory out again, aligned", () => {
   expect(large.storage.handle % BigInt(2 * mebibyte)).toBe(0n);
 });
 
-test("joins neighbours, so that any order of freeing leaves whole segments", () => {
+test("adjacent free blocks are merged, so that all segments can be returned after any order of freeing", () => {
   using device = cpu({ threads: 1 });
   const sizes = Array.from({ length: 300 }, (_, i) => ((i * 7919) % 400) * 257 + 1);
   for (let round = 0; round < 3; round++) {
@@ -57,7 +57,7 @@ test("joins neighbours, so that any order of freeing leaves whole segments", () 
   expect(device.memory().reserved).toBe(0);
 });
 
-test("obeys its limit, and reports what was wanted and what there was", async () => {
+test("an allocation beyond the limit is rejected with the expected and the used memory", async () => {
   using device = cpu({ threads: 1, memoryLimit: 64 * mebibyte });
   using x = device.empty([8 * mebibyte], "float32");
   expect(() => device.empty([9 * mebibyte], "float32")).toThrow(OutOfMemoryError);
@@ -72,7 +72,7 @@ test("obeys its limit, and reports what was wanted and what there was", async ()
   expect((await z.read()).at(-1)).toBe(2);
 });
 
-test("returns cached segments before it gives up, in stream order", async () => {
+test("cached segments are reused for other sizes before an allocation fails, in stream order", async () => {
   using device = cpu({ threads: 1, memoryLimit: 64 * mebibyte });
   const reads: Promise<Float32Array>[] = [];
   for (let i = 0; i < 8; i++) {
@@ -85,7 +85,7 @@ test("returns cached segments before it gives up, in stream order", async () => 
   expect(readValues.map(([first]) => first)).toEqual([0, 1, 2, 3, 4, 5, 6, 7]);
 });
 
-test("more than the machine has, and more than there are numbers, is out of memory at once", () => {
+test("allocations of impossible sizes throw OutOfMemoryError at once", () => {
   using device = cpu({ threads: 1 });
   for (const shape of [[2 ** 43], [2 ** 32, 2 ** 32], [1e10, 1e10, 1e10], [Infinity], [-1]]) {
     expect(() => device.empty(shape, "float32")).toThrow(OutOfMemoryError);
@@ -93,7 +93,7 @@ test("more than the machine has, and more than there are numbers, is out of memo
   expect(device.memory().allocated).toBe(0);
 });
 
-test("what kernels hold to work in is counted, and counts toward the limit", async () => {
+test("scratch memory of kernels is reported, and counts toward the limit", async () => {
   using device = cpu({ threads: 1, memoryLimit: 64 * mebibyte });
   using a = device.empty([1024, 1024], "bfloat16");
   using b = device.empty([1024, 1024], "bfloat16");
@@ -119,7 +119,7 @@ test("what kernels hold to work in is counted, and counts toward the limit", asy
   expect(remainder.storage.byteLength).toBe(remainingBytes);
 });
 
-test("counts blocks that are handed out again without a native call: what is allocated, and the peak", () => {
+test("blocks that are reused without a native call are included in allocated bytes and the peak", () => {
   using device = cpu({ threads: 1 });
   const first = device.empty([3, 5], "float32");
   const { handle } = first.storage;
@@ -133,7 +133,7 @@ test("counts blocks that are handed out again without a native call: what is all
   expect(device.memory()).toMatchObject({ allocated: 64 + 128, peak: 64 + 128 });
 });
 
-test("freed blocks that are kept for the next allocation make room for another size", () => {
+test("freed blocks that are cached make room for an allocation of another size", () => {
   using device = cpu({ threads: 1, memoryLimit: 2 * mebibyte });
   // Fills the limit with blocks of 64 KiB. Even blocks are freed first, so that no two of the kept blocks are adjacent.
   const blocks = Array.from({ length: 32 }, () => device.empty([2 ** 14], "float32"));
@@ -143,7 +143,7 @@ test("freed blocks that are kept for the next allocation make room for another s
   expect(device.memory()).toMatchObject({ allocated: half.storage.byteLength, reserved: 2 * mebibyte });
 });
 
-test("blocks that are kept for the next allocation go with their device", () => {
+test("blocks that are cached are released with their device", () => {
   const device = cpu({ threads: 1 });
   device.empty([4], "float32").dispose();
   const heldTensor = device.empty([4], "float32");
@@ -165,7 +165,7 @@ function dropReferences(device: ReturnType<typeof cpu>): void {
   }
 }
 
-test("memory of tensors that nobody disposed comes back with garbage collection", async () => {
+test("memory of tensors that are not disposed is released by garbage collection", async () => {
   setFlagsFromString("--expose-gc");
   const collectGarbage = runInNewContext("gc") as () => void;
   using device = cpu({ threads: 1 });
@@ -199,7 +199,7 @@ async function countFullCollections(rounds: number, runRound: () => void): Promi
   return count;
 }
 
-test("disposed memory causes no garbage collections, lost memory does", async () => {
+test("tensors that are not disposed trigger garbage collections, and disposed ones do not", async () => {
   using device = cpu({ threads: 1 });
   const allocateTensors = () => Array.from({ length: 8 }, () => device.empty([4 * mebibyte], "float32"));
   // The first rounds raise the reported external memory.
@@ -216,7 +216,7 @@ test("disposed memory causes no garbage collections, lost memory does", async ()
   expect(mostAllocated).toBeLessThan((rounds / 2) * 128 * mebibyte);
 });
 
-test("memory that a storage releases returns to the device, and using it is an error until it adopts other memory", async () => {
+test("a storage that released its memory cannot be used until it adopts other memory", async () => {
   using device = cpu({ threads: 1 });
   using x = device.empty([64], "float32");
   device.kernels.fill(x, 3);
@@ -241,7 +241,7 @@ test("memory that a storage releases returns to the device, and using it is an e
   );
 });
 
-test("a released storage that is disposed frees nothing twice", () => {
+test("disposing a storage that released its memory does not free the memory twice", () => {
   using device = cpu({ threads: 1 });
   const x = device.empty([64], "float32");
   x.storage.releaseMemory();

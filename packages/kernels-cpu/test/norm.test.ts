@@ -37,23 +37,26 @@ onEveryIsa("norms", (device) => {
     { centred: false, affine: false },
   ];
 
-  test.each(variants)("centred: $centred, affine: $affine", async ({ centred, affine }) => {
-    const random = createGenerator(21);
-    for (const shape of shapes) {
-      for (const dtype of shape[0] === 3 ? dtypes : (["float32"] as const)) {
-        const layout = shape.length === 3 ? "turned" : "dense";
-        const n = shape.at(-1)!;
-        const inputs: Inputs = {
-          x: createSample(device(), shape, { dtype, layout, value: () => random() * 3 + 1 }),
-          dOut: createSample(device(), shape, { dtype, layout, value: random }),
-          weight: affine ? createSample(device(), [n], { dtype, value: random }) : null,
-          bias: affine && centred ? createSample(device(), [n], { dtype, layout: "spread", value: random }) : null,
-          centred,
-        };
-        expect(await firstWrongGradient(device(), inputs), `${shape} ${dtype}`).toBeUndefined();
+  test.each(variants)(
+    "compute outputs and gradients with centred: $centred, affine: $affine",
+    async ({ centred, affine }) => {
+      const random = createGenerator(21);
+      for (const shape of shapes) {
+        for (const dtype of shape[0] === 3 ? dtypes : (["float32"] as const)) {
+          const layout = shape.length === 3 ? "turned" : "dense";
+          const n = shape.at(-1)!;
+          const inputs: Inputs = {
+            x: createSample(device(), shape, { dtype, layout, value: () => random() * 3 + 1 }),
+            dOut: createSample(device(), shape, { dtype, layout, value: random }),
+            weight: affine ? createSample(device(), [n], { dtype, value: random }) : null,
+            bias: affine && centred ? createSample(device(), [n], { dtype, layout: "spread", value: random }) : null,
+            centred,
+          };
+          expect(await firstWrongGradient(device(), inputs), `${shape} ${dtype}`).toBeUndefined();
+        }
       }
-    }
-  });
+    },
+  );
 });
 
 async function firstWrongGradient(device: CpuDevice, inputs: Inputs): Promise<string | undefined> {

@@ -6,7 +6,7 @@ const normal: RandomSpec = { kind: "normal", mean: 0, std: 1, seed: 42, stream: 
 const uniform: RandomSpec = { kind: "uniform", low: 0, high: 1, seed: 0, stream: 0 };
 
 onEveryIsa("random", (device) => {
-  test("is Philox4x32-10: the published vectors of Random123", async () => {
+  test("matches the published Philox4x32-10 vectors of Random123", async () => {
     const drawBits = async (spec: RandomSpec): Promise<string[]> => {
       using x = device().empty([4], "float32");
       device().kernels.random(x, spec);
@@ -16,14 +16,14 @@ onEveryIsa("random", (device) => {
     expect(await drawBits(uniform)).toEqual(["6627e8", "e169c5", "bc57ac", "9b00db"]);
   });
 
-  test("gives these very bits, on every instruction set", async () => {
+  test("produces the same fixed bits on every instruction set", async () => {
     using x = device().empty([100_003], "float32");
     device().kernels.random(x, normal);
     const words = new Uint32Array((await x.read()).buffer);
     expect(words.reduce((hash, word) => (Math.imul(hash, 31) + word) | 0, 0)).toBe(-1706756207);
   });
 
-  test("element i depends only on seed, stream and i", async () => {
+  test("computes element i only from the seed, the stream and i", async () => {
     using longTensor = device().empty([1000], "float32");
     device().kernels.random(longTensor, normal);
     const expected = Array.from(await longTensor.read());
@@ -42,7 +42,7 @@ onEveryIsa("random", (device) => {
     }
   });
 
-  test("has the moments it should", async () => {
+  test("produces values with the expected moments and range", async () => {
     const n = 200_000;
     using x = device().empty([n], "float32");
     device().kernels.random(x, { ...normal, mean: 2, std: 3 });
@@ -69,7 +69,7 @@ onEveryIsa("random", (device) => {
     ["bfloat16", -3, -2, -2 - 2 ** -6],
     ["float16", 0, 0.7, 0.6997],
   ] as const)(
-    "%s numbers from %d to %d are below the bound once they are rounded",
+    "draws %s numbers from %d to %d that stay below the bound after rounding",
     async (dtype, low, high, largest) => {
       using x = rand(device(), [100_000], { low, high, dtype, seed: 1, stream: 1 });
       const values = await x.read();

@@ -35,7 +35,7 @@ const cases: (readonly [shape: number[], axes: number[]])[] = [
 ];
 
 onEveryIsa("reduce", (device) => {
-  test.each(["sum", "max"] as const)("%s over any axes, in any layout", async (kind) => {
+  test.each(["sum", "max"] as const)("computes %s over any axes in any layout", async (kind) => {
     const random = createGenerator(7);
     for (const [shape, axes] of cases) {
       const isLarge = shape.includes(60_000);
@@ -63,7 +63,7 @@ onEveryIsa("reduce", (device) => {
     expect(Math.abs(sum! / (1e6 * Math.fround(0.1)) - 1)).toBeLessThan(2e-7);
   });
 
-  test("max keeps NaN", async () => {
+  test("max propagates NaN", async () => {
     const x = createSample(device(), [3, 40], { value: (i) => (i === 50 ? NaN : i) });
     for (const shape of [
       [3, 1],

@@ -11,8 +11,8 @@ import {
 
 const lengths = [1, 7, 64, 1000, 5000];
 
-onEveryIsa("softmax", (device) => {
-  test.each(dtypes)("of rows in %s, forward and backward", async (dtype) => {
+onEveryIsa("softmax and rowDot", (device) => {
+  test.each(dtypes)("softmax computes rows in %s forward and backward", async (dtype) => {
     const random = createGenerator(11);
     for (const n of lengths) {
       for (const layout of n > 100 ? (["dense"] as const) : layouts) {
@@ -35,7 +35,7 @@ onEveryIsa("softmax", (device) => {
     }
   });
 
-  test("rowDot, with and without a last axis", async () => {
+  test("rowDot writes outputs with and without a last axis", async () => {
     const random = createGenerator(12);
     for (const n of lengths) {
       const a = createSample(device(), [2, 3, n], { dtype: "bfloat16", value: random });

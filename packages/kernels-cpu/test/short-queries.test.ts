@@ -9,56 +9,61 @@ const scale = 1 / Math.sqrt(headDim);
 const tolerances: Readonly<Record<DType, number>> = { float32: 1e-5, bfloat16: 2 ** -8, float16: 1e-5 };
 
 // Few queries: heads of a group are rows of one panel, and 2 500 keys are split into parts whose states are merged.
-onEveryIsa("few queries, many keys", (device) => {
+onEveryIsa("attention of few queries to many keys", (device) => {
   const cases = dtypes.flatMap((dtype) => [1, 3, 16, 20].map((queries) => [queries, dtype] as const));
-  test.each(cases)("%d queries in %s see the keys up to their own", async (queries, dtype) => {
-    const random = createGenerator(queries);
-    const drawSample = (numHeads: number, length: number): Sample =>
-      createSample(device(), [1, numHeads, length, headDim], { dtype, value: random });
-    const [q, k, v] = [drawSample(heads, queries), drawSample(kvHeads, keys), drawSample(kvHeads, keys)];
-    using out = device().empty([1, heads, queries, headDim], "float32");
-    using lse = device().empty([1, heads, queries], "float32");
-    device().kernels.fill(lse, Number.NEGATIVE_INFINITY);
-    const firstPosition = keys - queries;
-    device().kernels.attend(
-      { out, lse },
-      q.x,
-      { k: k.x, v: v.x },
-      {
-        q: [{ start: firstPosition, length: queries, step: 1 }],
-        k: [{ start: 0, length: keys, step: 1 }],
-        mask: masks.causal().slices(keys, keys),
-        scale,
-      },
-    );
-    const [actualOut, actualLse] = [await out.read(), await lse.read()];
-    for (const [row, lseAt] of actualLse.entries()) {
-      const head = Math.floor(row / queries);
-      const numVisible = firstPosition + (row % queries) + 1;
-      const expected = reference(q.values.slice(row * headDim, (row + 1) * headDim), k, v, {
-        kvHead: Math.floor((head * kvHeads) / heads),
-        seen: numVisible,
-      });
-      expect(Math.abs(lseAt - expected.lse)).toBeLessThan(1e-5);
-      const maxMagnitude = Math.max(...expected.out.map(Math.abs));
-      for (const [d, expectedValue] of expected.out.entries()) {
-        expect(Math.abs(actualOut[row * headDim + d]! - expectedValue)).toBeLessThan(tolerances[dtype] * maxMagnitude);
+  test.each(cases)(
+    "computes %d queries in %s that attend to the keys up to their positions",
+    async (queries, dtype) => {
+      const random = createGenerator(queries);
+      const drawSample = (numHeads: number, length: number): Sample =>
+        createSample(device(), [1, numHeads, length, headDim], { dtype, value: random });
+      const [q, k, v] = [drawSample(heads, queries), drawSample(kvHeads, keys), drawSample(kvHeads, keys)];
+      using out = device().empty([1, heads, queries, headDim], "float32");
+      using lse = device().empty([1, heads, queries], "float32");
+      device().kernels.fill(lse, Number.NEGATIVE_INFINITY);
+      const firstPosition = keys - queries;
+      device().kernels.attend(
+        { out, lse },
+        q.x,
+        { k: k.x, v: v.x },
+        {
+          q: [{ start: firstPosition, length: queries, step: 1 }],
+          k: [{ start: 0, length: keys, step: 1 }],
+          mask: masks.causal().slices(keys, keys),
+          scale,
+        },
+      );
+      const [actualOut, actualLse] = [await out.read(), await lse.read()];
+      for (const [row, lseAt] of actualLse.entries()) {
+        const head = Math.floor(row / queries);
+        const numVisible = firstPosition + (row % queries) + 1;
+        const expected = reference(q.values.slice(row * headDim, (row + 1) * headDim), k, v, {
+          kvHead: Math.floor((head * kvHeads) / heads),
+          seen: numVisible,
+        });
+        expect(Math.abs(lseAt - expected.lse)).toBeLessThan(1e-5);
+        const maxMagnitude = Math.max(...expected.out.map(Math.abs));
+        for (const [d, expectedValue] of expected.out.entries()) {
+          expect(Math.abs(actualOut[row * headDim + d]! - expectedValue)).toBeLessThan(
+            tolerances[dtype] * maxMagnitude,
+          );
+        }
       }
-    }
-    for (const { x } of [q, k, v]) x[Symbol.dispose]();
-  });
+      for (const { x } of [q, k, v]) x[Symbol.dispose]();
+    },
+  );
 });
 
 const spans = (length: number) => [{ start: 0, length, step: 1 }];
 
 // A single query is folded with lanes along the keys if heads fill whole vectors, as heads of 64 do on every
 // instruction set.
-onEveryIsa("one query", (device) => {
+onEveryIsa("attention of one query", (device) => {
   const [size, count, numVisible] = [64, 700, 333];
 
   const groups = dtypes.flatMap((dtype) => [1, 2, 3, 4].map((group) => [group, dtype] as const));
   test.each(groups)(
-    "of %d heads on one in %s: large scores, and NaN in keys that it does not see",
+    "computes %d heads per key head in %s with large scores, and ignores NaN in masked keys",
     async (group, dtype) => {
       const random = createGenerator(group);
       const drawSample = (numHeads: number, length: number): Sample =>
@@ -104,7 +109,7 @@ onEveryIsa("one query", (device) => {
   );
 
   // If a score of 10⁹ is rounded differently than in the backward, it differs by 64, and its weight there by e^64.
-  test.each(dtypes)("has the scores of the backward in %s, to the last bit", async (dtype) => {
+  test.each(dtypes)("computes the same scores as the backward pass in %s, to the last bit", async (dtype) => {
     const random = createGenerator(9);
     const drawSample = (length: number, factor: number): Sample =>
       createSample(device(), [1, 1, length, size], { dtype, value: () => factor * random() });
@@ -138,10 +143,10 @@ onEveryIsa("one query", (device) => {
 });
 
 // Keys that are visible to all queries are folded for all of them at once, other keys query by query.
-onEveryIsa("few queries with a window", (device) => {
+onEveryIsa("attention of few queries with a window", (device) => {
   const [group, queries, size, count] = [2, 3, 64, 700];
 
-  test.each(dtypes)("in %s: NaN in a key reaches the query that sees it, and no other", async (dtype) => {
+  test.each(dtypes)("propagates NaN of a key in %s only to the query that attends to it", async (dtype) => {
     const random = createGenerator(17);
     const drawSample = (numHeads: number, length: number): Sample =>
       createSample(device(), [1, numHeads, length, size], { dtype, value: random });

@@ -21,7 +21,7 @@ describe("a stream", () => {
     return x;
   };
 
-  test("keeps its first failure, names the operation, and passes it to those who wait", async () => {
+  test("keeps its first failure, names the operation, and passes the failure to waiting streams", async () => {
     using otherDevice = cpu({ threads: 1, index: 1 });
     using x = createFilled(device, 1);
     failStream(device, "the first");
@@ -35,7 +35,7 @@ describe("a stream", () => {
     await expect(y.read()).rejects.toThrow("fail: the first");
   });
 
-  test("does not fail with failures after a fence", async () => {
+  test("does not pass failures that follow a fence to the streams that wait for it", async () => {
     using otherDevice = cpu({ threads: 1, index: 1 });
     const fence = device.stream.record();
     failStream(device, "later");
@@ -45,7 +45,7 @@ describe("a stream", () => {
     expect((await y.read())[0]).toBe(1);
   });
 
-  test("turns every code into its error class", () => {
+  test("maps every failure code to its error class", () => {
     const names = [2, 3, 4, 5, 6].map((code) => errorFromFailure(code, "").name);
     expect(names).toEqual([
       "PeerLostError",
@@ -56,7 +56,7 @@ describe("a stream", () => {
     ]);
   });
 
-  test("records waits and reads, too", async () => {
+  test("records waits and reads in a trace", async () => {
     using otherDevice = cpu({ threads: 1, index: 1 });
     using x = createFilled(device, 1);
     device.startTrace();
@@ -72,7 +72,7 @@ describe("a stream", () => {
     }
   });
 
-  test.each([0, 1])("cuts a long message between characters", async (offset) => {
+  test.each([0, 1])("truncates a long message between characters", async (offset) => {
     failStream(device, "x".repeat(offset) + "é".repeat(1021));
     const message = await device.stream.synchronize().then(
       () => "nothing",
@@ -81,7 +81,7 @@ describe("a stream", () => {
     expect(message).toMatch(/^fail: x?é+$/);
   });
 
-  test("names a device of another index that operands come from", () => {
+  test("rejects an operand of a device with another index, and names that device", () => {
     using otherDevice = cpu({ threads: 1, index: 1 });
     using x = createFilled(device, 1);
     using y = createFilled(otherDevice, 1);

@@ -6,7 +6,7 @@ import { findMismatch, createGenerator, onEveryIsa, createSample } from "./sampl
 
 const [rows, width, count] = [700, 129, 50];
 
-onEveryIsa("kernels of training", (device) => {
+onEveryIsa("training kernels", (device) => {
   const random = createGenerator(1);
   const rowIndices = Array.from({ length: rows }, () => Math.floor(((random() + 1) / 2) * count));
   const hashBits = (values: Float32Array): number =>
@@ -15,7 +15,7 @@ onEveryIsa("kernels of training", (device) => {
       0,
     );
 
-  test("rows by index, added up in their order", async () => {
+  test("gathers rows by index, and adds up rows in their order", async () => {
     const drawValue = createGenerator(2);
     const index = createSample(device(), [rows], { value: (i) => rowIndices[i]! });
     const table = createSample(device(), [count, width], { value: drawValue });
@@ -36,7 +36,7 @@ onEveryIsa("kernels of training", (device) => {
     expect(await gradientTable.read()).toEqual(sums);
   });
 
-  test("cross-entropy", async () => {
+  test("computes cross-entropy and its gradient", async () => {
     const drawValue = createGenerator(3);
     const target = createSample(device(), [rows], { value: (i) => rowIndices[i]! });
     const x = createSample(device(), [rows, width], { value: () => 10 * drawValue() });
@@ -62,7 +62,7 @@ onEveryIsa("kernels of training", (device) => {
     expect(findMismatch(await dx.read(), gradient, { tolerance: 3e-6, magnitude: unitMagnitude })).toBeUndefined();
   });
 
-  test("dropout and steps have these very bits, on every instruction set and any number of threads", async () => {
+  test("computes dropout and optimizer steps to fixed bits, for all instruction sets and thread counts", async () => {
     const drawValue = createGenerator(4);
     const [p, g, m, v] = [0, 1, 2, 3].map(
       (i) => createSample(device(), [90_001], { value: () => (i === 3 ? drawValue() ** 2 : drawValue()) }).x,

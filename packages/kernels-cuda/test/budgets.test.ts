@@ -16,7 +16,7 @@ const budgets: readonly Budget[] = [
   { kernels: /./, registers: 128, spilled: 0 },
 ];
 
-test("reads what ptxas reports, and names what is over budget", () => {
+test("the report of ptxas is parsed, and kernels over their budgets are listed", () => {
   const usages = parseUsages(`ptxas info    : 0 bytes gmem
 ptxas info    : Compiling entry function 'attend_float16_64' for 'sm_80'
 ptxas info    : Function properties for attend_float16_64
@@ -39,11 +39,11 @@ ptxas info    : Used 32 registers, used 0 barriers`);
 const reportPath = fileURLToPath(new URL("../build-emulated/ptxas.txt", import.meta.url));
 const reportText = existsSync(reportPath) ? readFileSync(reportPath, "utf8") : "";
 
-test("no kernel takes more registers than its budget, or spills", () => {
+test("no kernel exceeds its budget of registers and spilled bytes", () => {
   expect(listOverBudget(parseUsages(reportText), budgets)).toEqual([]);
 });
 
-test("finds notes on wgmma, and there are none", () => {
+test("performance notes on wgmma are found, and the build has none", () => {
   const serialized = "ptxas info    : (C7515) Potential Performance Loss: wgmma.mma_async instructions are serialized";
   expect(parseNotes(`ptxas info    : Used 168 registers\n${serialized} due to ...`)).toEqual([
     `${serialized} due to ...`,
@@ -52,7 +52,7 @@ test("finds notes on wgmma, and there are none", () => {
 });
 
 // setmaxnreg redistributes the registers that a block started with, so kernels depend on ptxas to assign all of them.
-test("Hopper's kernels start with the registers that they divide among themselves", () => {
+test("Hopper kernels start with the registers that setmaxnreg redistributes", () => {
   const hopperUsages = parseUsages(reportText).filter(({ kernel }) => kernel.includes("Hopper"));
   const expected = hopperUsages.map(({ kernel }) => (/^attendHopper_.*_64$/.test(kernel) ? 65536 / 512 : 168));
   expect(hopperUsages.map(({ registers }) => registers)).toEqual(expected);

@@ -18,7 +18,7 @@ function isKept({ seed, stream, probability, batchOffset }: AttentionDropout, qu
 }
 
 test.each(["float32", "bfloat16", "float16"] as const)(
-  "drops the weights that Philox chooses, pair by pair, forward and backward: %s",
+  "attention drops the weights that Philox selects, forward and backward: %s",
   async (dtype) => {
     using device = cuda();
     // Rows of identity matrices isolate each weight. Positions reach the last that fits 31 bits; keys are not aligned
@@ -66,7 +66,7 @@ test.each(["float32", "bfloat16", "float16"] as const)(
 );
 
 // Softcap alone does not depend on positions.
-test("rejects slopes and dropout at positions that 31 bits do not hold", async () => {
+test("attention rejects dropout at positions of 2^31 or more, and accepts softcap there", async () => {
   const runTile = async (change: object): Promise<void> => {
     using device = cuda();
     using x = write(device, [1, 2, 3, 4], [1, 1, 1, 4]);

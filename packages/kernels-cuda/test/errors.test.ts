@@ -106,10 +106,13 @@ function multiplyCode(): string {
     device.kernels.matmul(device.empty([4, 4], "float32"), x, x, false);`;
 }
 
-test.concurrent.each(problems)("reports what to do about $what", async ({ expected, code = "cuda()", ...program }) => {
-  const [reported] = await collectErrors(program, "", [code]);
-  expect(reported).toMatch(expected);
-});
+test.concurrent.each(problems)(
+  "throws an error that describes $what",
+  async ({ expected, code = "cuda()", ...program }) => {
+    const [reported] = await collectErrors(program, "", [code]);
+    expect(reported).toMatch(expected);
+  },
+);
 
 const mebibyte = 2 ** 20;
 
@@ -126,7 +129,7 @@ test.concurrent.each<[string, Readonly<Record<string, string>>, string, RegExp]>
     `{ memoryLimit: ${8 * mebibyte} }`,
     /expected 6\.0 MiB of free memory, received 4\.0 MiB in use and .* the limit is 8\.0 MiB; dispose tensors/,
   ],
-])("a device that has used up %s is as good as new once some is freed", async (_, env, options, expected) => {
+])("a device that has used up %s works again once memory is freed", async (_, env, options, expected) => {
   const [full, again, ...rest] = await collectErrors(
     { env },
     `const device = cuda(${options}), first = device.empty([${mebibyte}], "float32");`,
@@ -146,7 +149,7 @@ test.concurrent.each<[string, Readonly<Record<string, string>>, string, RegExp]>
   expect(rest).toEqual(["none", "none"]);
 });
 
-test.concurrent("memory that one device keeps unused is another's when it runs out", async () => {
+test.concurrent("a device that runs out of memory reclaims the memory that another holds unused", async () => {
   const [reported] = await collectErrors({ env: { MOSAIC_EMULATED_MEMORY: String(8 * mebibyte) } }, "", [
     `const one = cuda(), other = cuda();
      one.empty([${1.5 * mebibyte}], "float32")[Symbol.dispose]();
@@ -156,7 +159,7 @@ test.concurrent("memory that one device keeps unused is another's when it runs o
   expect(reported).toBe("none");
 });
 
-test.concurrent("a read that finds no memory to convert through is rejected, and the next is not", async () => {
+test.concurrent("a read without memory for its conversion is rejected, and a smaller read succeeds", async () => {
   const [first, second] = await collectErrors(
     { env: { MOSAIC_EMULATED_MEMORY: String(3 * mebibyte) } },
     `const device = cuda(), x = device.empty([${mebibyte}], "bfloat16");
@@ -169,7 +172,7 @@ test.concurrent("a read that finds no memory to convert through is rejected, and
   expect(second).toBe("none");
 });
 
-test.concurrent("a kernel that fails is among those that the error names, and nothing works after it", async () => {
+test.concurrent("a kernel that fails is named by the errors of all later calls", async () => {
   const reportedErrors = await collectErrors(
     { env: { MOSAIC_EMULATED_FAILING_LAUNCH: "3" } },
     `const device = cuda(), x = device.empty([4], "float32");
@@ -194,7 +197,7 @@ test.concurrent("a kernel that fails is among those that the error names, and no
   expect(reportedErrors.at(-1)).toBe("none");
 });
 
-test.concurrent("a failure is noticed by whatever call comes first", async () => {
+test.concurrent("a kernel failure is reported by the first call after it, whichever call that is", async () => {
   for (const call of [`device.empty([4], "float32")`, "device.stream.record()", "await device.stream.synchronize()"]) {
     const [reported] = await collectErrors(
       { env: { MOSAIC_EMULATED_FAILING_LAUNCH: "1" } },
@@ -208,7 +211,7 @@ test.concurrent("a failure is noticed by whatever call comes first", async () =>
   }
 });
 
-test.concurrent("a launch that the driver refuses is named", async () => {
+test.concurrent("a launch that the driver rejects is reported with the kernel's name", async () => {
   const env = { MOSAIC_EMULATED_REFUSED_LAUNCH: "2" };
   const reportedErrors = await collectErrors({ env }, `const device = cuda(), x = device.empty([4], "float32");`, [
     "device.kernels.fill(x, 1)",
@@ -221,7 +224,7 @@ test.concurrent("a launch that the driver refuses is named", async () => {
   for (const errorText of reportedErrors.slice(1)) expect(errorText).toMatch(refusalPattern);
 });
 
-test.concurrent("an index out of range is reported, with the kernel", async () => {
+test.concurrent("an index out of range is reported with the kernel's name and the remedy", async () => {
   const [reported] = await collectErrors({}, `const device = cuda(), table = device.empty([3, 2], "float32");`, [
     `const index = device.empty([1], "float32"), out = device.empty([1, 2], "float32");
      device.kernels.fill(table, 1);
@@ -235,7 +238,7 @@ test.concurrent("an index out of range is reported, with the kernel", async () =
   );
 });
 
-test.concurrent("rows that 32 bits cannot count are refused", async () => {
+test.concurrent("rows of 2^31 elements are rejected", async () => {
   const [reported] = await collectErrors({}, `const device = cuda(), x = device.empty([1, 1], "float32");`, [
     `const rows = x.expand([1, 2 ** 31]), out = device.empty([1], "float32");
      device.kernels.fill(x, 1);
@@ -245,7 +248,7 @@ test.concurrent("rows that 32 bits cannot count are refused", async () => {
   expect(reported).toBe("DeviceError: rowDot: expected rows of fewer than 2^31 - 1024 elements, received 2147483648");
 });
 
-test.concurrent("cuBLASLt without an algorithm leaves the product to a kernel of ours", async () => {
+test.concurrent("the built-in kernel computes products for which cuBLASLt has no algorithm", async () => {
   const env = { MOSAIC_CUBLASLT_LIBRARY: emulatedBlas, MOSAIC_EMULATED_NO_ALGORITHM: "1" };
   const [reported] = await collectErrors({ env }, "", [
     `const device = cuda();
@@ -256,7 +259,7 @@ test.concurrent("cuBLASLt without an algorithm leaves the product to a kernel of
   expect(reported).toBe("Error: matmul");
 });
 
-test.concurrent("a kernel that never ends holds up neither timers, nor dispose, nor the end of the process", async () => {
+test.concurrent("a kernel that never ends blocks neither timers, nor dispose, nor the exit of the process", async () => {
   const [reported] = await collectErrors(
     { env: { MOSAIC_EMULATED_ENDLESS_LAUNCH: "1" } },
     `const device = cuda(), x = device.empty([4], "float32");

@@ -15,21 +15,24 @@ test.each([
   { gpu: "Ampere", capability: "80", dtype: "float32" },
   { gpu: "Ampere", capability: "80", dtype: "bfloat16" },
   { gpu: "Hopper", capability: "90", dtype: "float16" },
-] as const)("more heads than a grid is wide or deep: $dtype on $gpu", async ({ capability, dtype }) => {
-  process.env.MOSAIC_EMULATED_CAPABILITY = capability;
-  process.env.MOSAIC_EMULATED_GRID = "4";
-  using device = cuda();
-  const trial = createTrial(64, dtype, [30, 40]); // one block of rows, because the number of heads matters here
-  await checkTrial(device, { ...trial, batch: 2, numHeads: 9, numKvHeads: 9 });
-  await checkTrial(device, { ...trial, batch: 5, numHeads: 6, numKvHeads: 3 });
-  await checkTrial(device, { ...trial, batch: 1, numHeads: 10, numKvHeads: 2 }); // more than four heads share keys
-  // More samples than the grid's depth, each with its own mask: sample indices continue in the second grid.
-  const sampleMasks = [5, 10, 15, 20, 30, 25].map((length) => masks.causal().slices(length, length));
-  const maskMod = (q: number, k: number, sample = 0) => k <= q && q < sampleMasks[sample]![0]!.q1;
-  await checkTrial(device, { ...trial, mask: [], modifiers: { sampleMasks }, maskMod, batch: 6 });
-});
+] as const)(
+  "attention supports more heads and samples than a grid's limits: $dtype on $gpu",
+  async ({ capability, dtype }) => {
+    process.env.MOSAIC_EMULATED_CAPABILITY = capability;
+    process.env.MOSAIC_EMULATED_GRID = "4";
+    using device = cuda();
+    const trial = createTrial(64, dtype, [30, 40]); // one block of rows, because the number of heads matters here
+    await checkTrial(device, { ...trial, batch: 2, numHeads: 9, numKvHeads: 9 });
+    await checkTrial(device, { ...trial, batch: 5, numHeads: 6, numKvHeads: 3 });
+    await checkTrial(device, { ...trial, batch: 1, numHeads: 10, numKvHeads: 2 }); // more than four heads share keys
+    // More samples than the grid's depth, each with its own mask: sample indices continue in the second grid.
+    const sampleMasks = [5, 10, 15, 20, 30, 25].map((length) => masks.causal().slices(length, length));
+    const maskMod = (q: number, k: number, sample = 0) => k <= q && q < sampleMasks[sample]![0]!.q1;
+    await checkTrial(device, { ...trial, mask: [], modifiers: { sampleMasks }, maskMod, batch: 6 });
+  },
+);
 
-test("two heads more than a grid is deep", async () => {
+test("attention supports two heads more than a grid's limit", async () => {
   if (!runsOnGpu) process.env.MOSAIC_EMULATED_GRID = "4";
   using device = cuda();
   const heads = runsOnGpu ? 65_537 : 6;

@@ -4,12 +4,12 @@ import { expect, test } from "vitest";
 import { cuda } from "../src/index.ts";
 import { checkTrial, createTrial, trials } from "./trials.ts";
 
-test.each(trials)("attention with TMA and wgmma: $name", async (trial) => {
+test.each(trials)("attention with TMA and wgmma matches the reference: $name", async (trial) => {
   using device = cuda();
   await checkTrial(device, trial);
 });
 
-test("takes the portable kernels if asked to, and no family that there is not", async () => {
+test("MOSAIC_CUDA_FAMILY selects the portable kernels, and unknown families are rejected", async () => {
   try {
     process.env.MOSAIC_CUDA_FAMILY = "portable";
     using device = cuda();
@@ -33,7 +33,7 @@ test.each([
   { what: "heads over 128", headDim: 192, dtype: "bfloat16", forward: "attendHopper_bfloat16_256", gradients: "" },
   { what: "rows that TMA cannot take", headDim: 37, dtype: "bfloat16", forward: "attend_bfloat16_64", gradients: "" },
   { what: "float32", headDim: 64, dtype: "float32", forward: "attend_float32_64", gradients: "" },
-] as const)("runs the kernels meant for $what", async ({ headDim, dtype, forward, gradients }) => {
+] as const)("attention runs the kernels intended for $what", async ({ headDim, dtype, forward, gradients }) => {
   using device = cuda();
   device.startTrace();
   await runLocalAttention(device, createTrial(headDim, dtype));

@@ -42,11 +42,11 @@ beforeAll(async () => {
 }, 300_000);
 afterAll(() => rmSync(directory, { recursive: true }));
 
-test("no two lanes of an ldmatrix meet in one bank", () => {
+test("ldmatrix instructions have no bank conflicts", () => {
   expect(measured.map(({ conflicts }) => conflicts)).toEqual(measured.map(() => 0));
 });
 
-test("every rung is right", () => {
+test("every rung matches the reference within its tolerance", () => {
   expect(measured).toHaveLength(12);
   for (const { rung, error } of measured) {
     // Tensor cores use weights rounded to bfloat16.
@@ -54,7 +54,7 @@ test("every rung is right", () => {
   }
 });
 
-test("the ladder's README states what was counted", () => {
+test("the ladder's README states the measured counts", () => {
   const rows = 384;
   const expectedTable = measured.slice(0, 6).map(({ rung, deviceBytes, sharedBytes, ldmatrix, mma, wgmma }) => {
     const bytesPerRow = [deviceBytes / rows, sharedBytes / rows].map((bytes) => Math.round(bytes));

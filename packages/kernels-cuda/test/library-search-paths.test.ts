@@ -31,7 +31,7 @@ function createFile(...path: readonly string[]): string {
   return fullPath;
 }
 
-test("in the packages of a Python on the PATH, and of what it links to", () => {
+test("the packages of a Python on the PATH, of its link target and of VIRTUAL_ENV are searched", () => {
   const python = createFile("torch", "bin", "python3");
   const library = createFile("torch", "lib", "python3.12", "site-packages", "nvidia", "cu13", "lib", file);
   expect(searchPaths({ PATH: `/nowhere:${dirname(python)}` })[0]).toBe(library);
@@ -42,7 +42,7 @@ test("in the packages of a Python on the PATH, and of what it links to", () => {
   expect(searchPaths({ VIRTUAL_ENV: join(directory, "torch") })[0]).toBe(library);
 });
 
-test("in a package of its own, as before CUDA 13, and of PYTHONPATH first", () => {
+test("PYTHONPATH is searched first, including the separate cuBLAS package of versions before CUDA 13", () => {
   const library = createFile("site", "nvidia", "cublas", "lib", file);
   expect(searchPaths({ PYTHONPATH: join(directory, "site"), VIRTUAL_ENV: join(directory, "torch") })[0]).toBe(library);
 });

@@ -13,7 +13,7 @@ const collectGarbageCode = `for (let i = 0; i < 5; i++) {
     await new Promise((resolve) => setTimeout(resolve, 20));
   }`;
 
-test.concurrent("a device gives back all that it took, whatever is still in use", async () => {
+test.concurrent("a disposed device releases all driver resources, even those in use", async () => {
   const { stderr } = await run({
     env,
     code: `${setUpCode}
@@ -32,7 +32,7 @@ test.concurrent("a device gives back all that it took, whatever is still in use"
   expect(stderr).toBe(noLeaksText);
 });
 
-test.concurrent("so does one that has failed", async () => {
+test.concurrent("a failed device releases all driver resources when it is disposed", async () => {
   const { stderr } = await run({
     env: { ...env, MOSAIC_EMULATED_FAILING_LAUNCH: "2" },
     code: `${setUpCode}
@@ -57,7 +57,7 @@ test.concurrent("a fence may outlive its device", async () => {
   expect(stderr).toBe(noLeaksText);
 });
 
-test.concurrent("hundreds of operations, and dozens of devices, leave memory and threads as they were", async () => {
+test.concurrent("hundreds of operations and dozens of devices leak no memory or threads", async () => {
   const { stdout } = await run({
     code: `
       const { readdirSync, readFileSync } = await import("node:fs");
@@ -89,17 +89,17 @@ test.concurrent("hundreds of operations, and dozens of devices, leave memory and
   expect(more).toBeLessThanOrEqual(0);
 });
 
-test.concurrent("a process ends though its device is open and idle", async () => {
+test.concurrent("a process exits while its device is open and idle", async () => {
   const { stdout } = await run({ code: `${setUpCode} await x.read(); console.log("done");` });
   expect(stdout).toBe("done\n");
 });
 
-test.concurrent("a process waits for reads that are pending, and for nothing else", async () => {
+test.concurrent("a process waits for pending reads before it exits", async () => {
   const { stdout } = await run({ code: `${setUpCode} x.read().then((values) => console.log(values[9]));` });
   expect(stdout).toBe("1\n");
 });
 
-test.concurrent("worker threads have devices of their own, and may be stopped at any time", async () => {
+test.concurrent("worker threads have their own devices, and may be terminated at any time", async () => {
   const worker = `
     const { parentPort } = await import("node:worker_threads");
     const { cuda } = await import(process.env.ENTRY);
@@ -132,7 +132,7 @@ test.concurrent("worker threads have devices of their own, and may be stopped at
 });
 
 test.runIf(process.platform === "linux")(
-  "the thread that waits for events has a name, and takes no signals",
+  "the thread that waits for events has a name, and blocks SIGTERM",
   async () => {
     const { stdout } = await run({
       code: `import { readdirSync, readFileSync } from "node:fs";

@@ -8,7 +8,7 @@ if (!runsOnGpu) process.env.MOSAIC_CUBLASLT_LIBRARY ??= emulatedBlas;
 
 const mebibyte = 2 ** 20;
 
-test("counts what is allocated, reserved, and the peak", async () => {
+test("memory() reports allocated and reserved bytes and the peak", async () => {
   using device = cuda();
   const { allocated: allocatedBefore } = device.memory();
   expect(allocatedBefore).toBe(0);
@@ -27,7 +27,7 @@ test("counts what is allocated, reserved, and the peak", async () => {
   expect(device.memory().reserved).toBeLessThan(reserved);
 });
 
-test("hands out memory that is aligned as kernels' vectors need it", () => {
+test("allocations are aligned to 256 bytes", () => {
   using device = cuda();
   for (const size of [1, 100, mebibyte]) {
     using x = device.empty([size], "float32");
@@ -45,7 +45,7 @@ async function multiply(device: CudaDevice): Promise<number> {
   return (await out.read())[0]!;
 }
 
-test("what kernels work in is counted beside what is reserved, and counts toward the limit", async () => {
+test("scratch memory of kernels is reported separately, and counts toward the limit", async () => {
   using device = cuda({ memoryLimit: 64 * mebibyte });
   expect(device.memory()).toMatchObject({ allocated: 0, scratch: 0 });
   expect(await multiply(device)).toBe(4);
@@ -62,7 +62,7 @@ test("what kernels work in is counted beside what is reserved, and counts toward
   expect(device.memory()).toMatchObject({ allocated: 4 * remainder.size, scratch });
 });
 
-test("products go without a workspace where the limit has no room for one", async () => {
+test("products are computed without a workspace if the limit has no room for one", async () => {
   using device = cuda({ memoryLimit: mebibyte });
   expect(await multiply(device)).toBe(4);
   expect(device.memory().scratch).toBe(0);

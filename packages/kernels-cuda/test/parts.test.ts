@@ -21,7 +21,7 @@ const trial: Trial = {
   keys: { length, placement: contiguous() },
 };
 
-test("parts that share rows and parts that share keys are right", async () => {
+test("parts that share rows or keys match the reference", async () => {
   using device = cuda();
   await checkTrial(device, trial);
 });
@@ -59,7 +59,7 @@ test.each([
   expect(kernelNames.map((name) => name.replace(/(Hopper)?_.*/, ""))).toEqual(expected);
 });
 
-test("hundreds of parts take few launches", async () => {
+test("hundreds of parts are combined in few launches", async () => {
   using device = cuda();
   device.startTrace();
   await runLocalAttention(device, trial);

@@ -12,7 +12,7 @@ const products: readonly Case[] = deviceSuite(() => cuda()).filter(({ name }) =>
 describe("products through cuBLASLt", () => {
   test.each(products)("$name", ({ run }) => run());
 
-  test("the library is there", () => {
+  test("finds the library", () => {
     expect(products.length).toBeGreaterThan(20);
     expect(cudaSystem().cublasLt).toMatch(/cublaslt.* 1[23]\.\d+\.\d+$/i);
   });
@@ -47,7 +47,7 @@ function sample(seed: number, { shape, dtype = "float32", on = device }: Sample)
 const libraryKernels = ["matmul (cuBLASLt)"];
 const ownKernels = ["matmul"];
 
-test("a weight that a batch shares makes one product of it, and what BLAS cannot express is left to our kernel", async () => {
+test("a weight shared by a batch uses cuBLASLt, and layouts that BLAS cannot express use the built-in kernel", async () => {
   const x = sample(1, { shape: [3, 5, 4] });
   const weight = sample(2, { shape: [4, 6] });
   const out = device.empty([3, 5, 6], "float32");
@@ -74,7 +74,7 @@ test("a weight that a batch shares makes one product of it, and what BLAS cannot
   );
 });
 
-test("one tensor may be both factors, in any arrangement, as part of a larger one", async () => {
+test("both factors may be views of the same part of a larger tensor, one of them transposed", async () => {
   const paddedTensor = sample(6, { shape: [2, 3, 7, 9] });
   const values = await paddedTensor.read();
   for (const firstColumn of [0, 1, 2]) {
@@ -93,7 +93,7 @@ test("one tensor may be both factors, in any arrangement, as part of a larger on
   }
 });
 
-test("axes of a batch that cannot be joined are as many products", async () => {
+test("cuBLASLt computes batches whose axes cannot be merged", async () => {
   const x = sample(7, { shape: [4, 2, 3, 5] }).permute([1, 0, 2, 3]);
   const y = sample(8, { shape: [4, 5, 2] });
   const out = device.empty([2, 4, 3, 2], "float32");
@@ -108,7 +108,7 @@ test("axes of a batch that cannot be joined are as many products", async () => {
   checkClose(actual, expected, 1e-5, "a permuted batch");
 });
 
-test("float32 is multiplied as it is, unless TF32 is asked for", async () => {
+test("float32 is multiplied in full precision unless the option tf32 is set", async () => {
   const measureError = async (on: CudaDevice): Promise<number> => {
     const x = sample(9, { shape: [256, 256], on });
     const y = sample(10, { shape: [256, 256], on });

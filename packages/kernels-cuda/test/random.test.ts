@@ -16,12 +16,12 @@ const hash = (words: Uint32Array): number => words.reduce((sum, word) => (Math.i
 
 // The same numbers as in packages/kernels-cpu/test/random.test.ts: a program with a given seed starts with the same
 // parameters on both devices.
-test("gives the bits that the CPU device gives", async () => {
+test("random numbers have the same bits as on the CPU device", async () => {
   const normal: RandomSpec = { kind: "normal", mean: 0, std: 1, seed: 42, stream: 3 };
   expect(hash(await randomWords(normal, 100_003))).toBe(-1_706_756_207);
 });
 
-test("is Philox4x32-10: the published vectors of Random123", async () => {
+test("random numbers match the published Philox4x32-10 vectors of Random123", async () => {
   const uniform: RandomSpec = { kind: "uniform", low: 0, high: 1, seed: 0, stream: 0 };
   const values = new Float32Array((await randomWords(uniform, 4)).buffer);
   expect(Array.from(values, (value) => (value * 2 ** 24).toString(16))).toEqual([

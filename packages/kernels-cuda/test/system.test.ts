@@ -15,7 +15,7 @@ async function readSystem(env: Readonly<Record<string, string>>): Promise<CudaSy
   return JSON.parse(stdout) as CudaSystem;
 }
 
-test("reports the driver and every GPU", async () => {
+test("cudaSystem() returns the driver and every GPU", async () => {
   const env = { MOSAIC_EMULATED_DEVICES: "2", MOSAIC_EMULATED_CAPABILITY: "90", MOSAIC_EMULATED_MEMORY: "1000000" };
   const { driver, library, gpus } = await readSystem(env);
   expect({ driver, library }).toEqual({ driver: "13.0", library: emulatedDriver });
@@ -24,7 +24,7 @@ test("reports the driver and every GPU", async () => {
   expect(gpus[0]).not.toHaveProperty("problem");
 });
 
-test("reports which GPUs are too old", async () => {
+test("cudaSystem() reports which GPUs are too old", async () => {
   const { gpus } = await readSystem({ MOSAIC_EMULATED_CAPABILITY: "75" });
   expect(gpus).toMatchObject([
     { problem: "compute capability 7.5 is not supported; 8.0 (Ampere) or newer is required" },

@@ -11,7 +11,7 @@ afterAll(() => {
   delete process.env.MOSAIC_CUDA_FAMILY;
 });
 
-test.each(trials)("attention on tensor cores: $name", async (trial) => {
+test.each(trials)("attention on tensor cores matches the reference: $name", async (trial) => {
   using device = cuda();
   await checkTrial(device, trial);
 });

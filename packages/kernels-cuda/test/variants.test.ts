@@ -81,7 +81,7 @@ function findMaskTrial(name: string): {
 }
 
 test.each(trials.map((trial) => ({ ...trial, name: JSON.stringify(Object.values(trial)) })))(
-  "attention as in float64: $name",
+  "attention matches the float64 reference: $name",
   async ({ variant, mask, order, dtype, size, capability }) => {
     if (!runsOnGpu) process.env.MOSAIC_EMULATED_CAPABILITY = capability;
     using device = cuda();
@@ -113,48 +113,51 @@ test.each(trials.map((trial) => ({ ...trial, name: JSON.stringify(Object.values(
   },
 );
 
-test.each(["float32", "bfloat16"] as const)("sinks, with all variants, through attention: %s", async (dtype) => {
-  await using ctx = await init({ device: cuda(), rank: 0, worldSize: 1 });
-  const sizes = { batch: 2, numHeads: 4, numKvHeads: 2, queries: 41, keys: 41, headDim: 16, valueHeadDim: 24 };
-  const headParameters = { sinks: [0.5, -1, 2, 0], slopes: [0.25, 0.125, 0.0625, 0.03125] };
-  const dropoutOptions = { probability: Math.fround(0.2), seed: ctx.seed, stream: 0, batchOffset: 0 };
-  const drawValues = (heads: number, width: number, seed: number) => normals(2 * heads * 41 * width, seed, dtype);
-  const problem = {
-    ...sizes,
-    scale: 0.25,
-    maskMod: (query: number, key: number) => key <= query,
-    modifiers: { ...headParameters, softcap: 3, dropout: dropoutOptions },
-    q: drawValues(4, 16, 1),
-    k: drawValues(2, 16, 2),
-    v: drawValues(2, 24, 3),
-  };
-  const dOut = drawValues(4, 24, 4);
-  const expected = { ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
-  const tensor = (values: Float64Array, heads: number, width: number) =>
-    fromArray(ctx, values, [2, heads, 41, width], { dtype });
-  using q = tensor(problem.q, 4, 16);
-  using k = tensor(problem.k, 2, 16);
-  using v = tensor(problem.v, 2, 24);
-  using g = tensor(dOut, 4, 24);
-  using sinks = fromArray(ctx, headParameters.sinks, [4]);
-  using alibiSlopes = fromArray(ctx, headParameters.slopes, [4]);
-  for (const x of [q, k, v, sinks]) x.requiresGrad = true;
-  const options = { mask: masks.causal(), scale: 0.25, sinks, softcap: 3, alibiSlopes, dropout: 0.2 };
-  const { out, lse } = attention(ctx, q, k, v, { ...options, returnLse: true });
-  out.backward(g);
-  const tolerance = dtype === "float32" ? 1e-5 : 2 ** -6;
-  for (const [name, actual] of [
-    ["out", out],
-    ["lse", lse],
-    ["dq", q.grad!],
-    ["dk", k.grad!],
-    ["dv", v.grad!],
-    ["dSinks", sinks.grad!],
-  ] as const) {
-    checkClose(await actual.read(), expected[name], tolerance * (1 + magnitude(expected[name])), name);
-    actual.dispose();
-  }
-});
+test.each(["float32", "bfloat16"] as const)(
+  "attention with sinks and all variants matches the reference: %s",
+  async (dtype) => {
+    await using ctx = await init({ device: cuda(), rank: 0, worldSize: 1 });
+    const sizes = { batch: 2, numHeads: 4, numKvHeads: 2, queries: 41, keys: 41, headDim: 16, valueHeadDim: 24 };
+    const headParameters = { sinks: [0.5, -1, 2, 0], slopes: [0.25, 0.125, 0.0625, 0.03125] };
+    const dropoutOptions = { probability: Math.fround(0.2), seed: ctx.seed, stream: 0, batchOffset: 0 };
+    const drawValues = (heads: number, width: number, seed: number) => normals(2 * heads * 41 * width, seed, dtype);
+    const problem = {
+      ...sizes,
+      scale: 0.25,
+      maskMod: (query: number, key: number) => key <= query,
+      modifiers: { ...headParameters, softcap: 3, dropout: dropoutOptions },
+      q: drawValues(4, 16, 1),
+      k: drawValues(2, 16, 2),
+      v: drawValues(2, 24, 3),
+    };
+    const dOut = drawValues(4, 24, 4);
+    const expected = { ...attentionOracle(problem), ...attentionOracleBackward(problem, dOut) };
+    const tensor = (values: Float64Array, heads: number, width: number) =>
+      fromArray(ctx, values, [2, heads, 41, width], { dtype });
+    using q = tensor(problem.q, 4, 16);
+    using k = tensor(problem.k, 2, 16);
+    using v = tensor(problem.v, 2, 24);
+    using g = tensor(dOut, 4, 24);
+    using sinks = fromArray(ctx, headParameters.sinks, [4]);
+    using alibiSlopes = fromArray(ctx, headParameters.slopes, [4]);
+    for (const x of [q, k, v, sinks]) x.requiresGrad = true;
+    const options = { mask: masks.causal(), scale: 0.25, sinks, softcap: 3, alibiSlopes, dropout: 0.2 };
+    const { out, lse } = attention(ctx, q, k, v, { ...options, returnLse: true });
+    out.backward(g);
+    const tolerance = dtype === "float32" ? 1e-5 : 2 ** -6;
+    for (const [name, actual] of [
+      ["out", out],
+      ["lse", lse],
+      ["dq", q.grad!],
+      ["dk", k.grad!],
+      ["dv", v.grad!],
+      ["dSinks", sinks.grad!],
+    ] as const) {
+      checkClose(await actual.read(), expected[name], tolerance * (1 + magnitude(expected[name])), name);
+      actual.dispose();
+    }
+  },
+);
 
 test.each([
   { what: "modified scores", capability: "90", headDim: 64, dtype: "float16", softcap: 2, ran: "Modified_float16_64" },
@@ -162,21 +165,24 @@ test.each([
   { what: "float32", capability: "90", headDim: 64, dtype: "float32", ran: "_float32_64" },
   { what: "other values", capability: "90", headDim: 128, dtype: "bfloat16", ran: "Hopper_bfloat16_128" },
   { what: "other values", capability: "80", headDim: 32, dtype: "bfloat16", ran: "_bfloat16_64" },
-] as const)("runs the kernels meant for $what: $ran", async ({ capability, headDim, dtype, ran, ...modifiers }) => {
-  if (runsOnGpu) return;
-  process.env.MOSAIC_EMULATED_CAPABILITY = capability;
-  using device = cuda();
-  device.startTrace();
-  const problem = {
-    ...{ batch: 1, numHeads: 1, numKvHeads: 1, queries: 8, keys: 8, headDim, valueHeadDim: 64, scale: 1 },
-    maskMod: () => true,
-    modifiers,
-    q: normals(8 * headDim, 1, dtype),
-    k: normals(8 * headDim, 2, dtype),
-    v: normals(8 * 64, 3, dtype),
-  };
-  const rows = [span(0, 8)];
-  await checkVariant(device, { problem, dtype, queries: rows, keys: rows, mask: masks.full().slices(8, 8) });
-  const names = (await device.stopTrace()).map(({ name }) => name).filter((name) => name.startsWith("attend"));
-  expect(names).toEqual([`attend${ran}`, `attendKeys${ran}`, `attendQueries${ran}`]);
-});
+] as const)(
+  "attention runs the kernels intended for $what: $ran",
+  async ({ capability, headDim, dtype, ran, ...modifiers }) => {
+    if (runsOnGpu) return;
+    process.env.MOSAIC_EMULATED_CAPABILITY = capability;
+    using device = cuda();
+    device.startTrace();
+    const problem = {
+      ...{ batch: 1, numHeads: 1, numKvHeads: 1, queries: 8, keys: 8, headDim, valueHeadDim: 64, scale: 1 },
+      maskMod: () => true,
+      modifiers,
+      q: normals(8 * headDim, 1, dtype),
+      k: normals(8 * headDim, 2, dtype),
+      v: normals(8 * 64, 3, dtype),
+    };
+    const rows = [span(0, 8)];
+    await checkVariant(device, { problem, dtype, queries: rows, keys: rows, mask: masks.full().slices(8, 8) });
+    const names = (await device.stopTrace()).map(({ name }) => name).filter((name) => name.startsWith("attend"));
+    expect(names).toEqual([`attend${ran}`, `attendKeys${ran}`, `attendQueries${ran}`]);
+  },
+);

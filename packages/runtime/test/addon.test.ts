@@ -48,7 +48,7 @@ function overrideHost(platform: string, arch: string, glibc?: string): void {
   vi.spyOn(process.report, "getReport").mockReturnValue({ header: { glibcVersionRuntime: glibc } });
 }
 
-test("an addon is that of the package, or lies beside a bundle", () => {
+test("findAddon returns the addon of the package, or else the one beside a bundle", () => {
   const packageDirectory = createDirectoryWith(join("prebuilds", file));
   const url = (directory: string) => pathToFileURL(join(directory, "dist/index.js")).href;
   expect(findAddon(name, url(packageDirectory))).toBe(join(packageDirectory, "prebuilds", file));
@@ -58,13 +58,13 @@ test("an addon is that of the package, or lies beside a bundle", () => {
   expect(findAddon(name, url(emptyDirectory))).toBe(join(emptyDirectory, "prebuilds", file));
 });
 
-test("MOSAIC_PREBUILDS names the directory, and nothing else is looked at", () => {
+test("findAddon uses only the directory in MOSAIC_PREBUILDS if it is set", () => {
   const directory = createDirectoryWith(join("prebuilds", file));
   vi.stubEnv("MOSAIC_PREBUILDS", "/elsewhere");
   expect(findAddon(name, pathToFileURL(join(directory, "dist/index.js")).href)).toBe(join("/elsewhere", file));
 });
 
-test("hosts without an addon get an error that names those that have", () => {
+test("unsupported hosts get an error that lists the supported ones", () => {
   const hosts = [
     ["darwin", "arm64", undefined, "darwin-arm64"],
     ["win32", "x64", undefined, "win32-x64"],
@@ -81,7 +81,7 @@ test("hosts without an addon get an error that names those that have", () => {
   }
 });
 
-test("on hosts with an addon, the error states why this one did not load", () => {
+test("supported hosts get an error that states why the addon cannot be loaded", () => {
   for (const glibc of ["2.28", "2.31", "3.0"]) {
     overrideHost("linux", "x64", glibc);
     expect(() => loadFrom("/nowhere/addon.node")).toThrow(/does not exist[\s\S]*MOSAIC_PREBUILDS/);

@@ -17,7 +17,7 @@ test.each([
   ["include/mosaic/reduction.h", "ReduceOp", reduceOps],
   // A split is not among the collectives of the contract; ProcessGroup.split posts it.
   ["native/collectives/call.h", "OpKind", [...collectiveOps, "split"]],
-])("%s: %s numbers what @mosaic/core numbers, in the same order", (header, name, expected) => {
+])("%s: %s has the values of @mosaic/core in the same order", (header, name, expected) => {
   expect(parseEnumerators(header, name)).toEqual(expected.map((each) => each.toLowerCase()));
 });
 

@@ -126,7 +126,7 @@ const wire = [
   0.5,
 ];
 
-describe("arguments arrive as they were given", () => {
+describe("native code receives the arguments of a kernel unchanged", () => {
   const calls: { readonly [K in KernelName]?: readonly [args: Parameters<Kernels[K]>, wire: readonly unknown[]] } = {
     fill: [
       [x, -2.5],
@@ -219,12 +219,12 @@ describe("arguments arrive as they were given", () => {
     expect(decodeArguments(kernel as KernelName)).toEqual(expected);
   });
 
-  test("random, of the other kind", () => {
+  test("random with a uniform distribution", () => {
     kernels.random(x, { kind: "uniform", low: -1, high: 1, seed: 1, stream: 0 });
     expect(decodeArguments("random")[1]).toEqual(["uniform", -1, 1, 1, 0]);
   });
 
-  test("attend, with all that a device may have", () => {
+  test("attend with all optional features", () => {
     device.features = ["softcap", "slopes", "dropout", "sampleMasks", "valueHeadSize"];
     const slopes = tensor([10]);
     const modifiers = {
@@ -249,7 +249,7 @@ describe("arguments arrive as they were given", () => {
     expect(decodeArguments("attend").at(-1)).toEqual([...wire, [0, null, null, [], null]]);
   });
 
-  test("more of them than the array has room for", () => {
+  test("attend with more spans than the argument array has room for", () => {
     const q = Array.from({ length: 500 }, (_, i) => ({ start: i, length: 1, step: 1 }));
     const longTensor = tensor([1, 2, 500, 4]);
     kernels.attend(
@@ -262,7 +262,7 @@ describe("arguments arrive as they were given", () => {
   });
 });
 
-describe("what native code would not survive is rejected before it", () => {
+describe("invalid arguments are rejected before native code is called", () => {
   const expectRefused = (call: () => void, message: string): void => {
     expect(call).toThrow(message);
     expect(calledKernels).toEqual([]);
@@ -304,7 +304,7 @@ describe("what native code would not survive is rejected before it", () => {
     expect(calledKernels).toEqual(["attend"]);
   });
 
-  test("a tensor of another device, and one that was disposed", () => {
+  test("a tensor of another device, and a disposed tensor", () => {
     const storage = new NativeStorage({ reclaim() {} }, { address: 64, id: 0, byteLength: 64 }, 64);
     const [shape, strides] = [[2], [1]];
     const otherDevice = { type: "other", index: 0 } as Device;
@@ -322,7 +322,7 @@ describe("what native code would not survive is rejected before it", () => {
     expect(beginCalls).toEqual(["add", "gelu"]);
   });
 
-  test("more axes than native code has room for", () => {
+  test("more axes than native code supports", () => {
     const rank13Tensor = tensor(new Array<number>(13).fill(1));
     expectRefused(() => kernels.copy(rank13Tensor, rank13Tensor), "copy: expected at most 12 axes, received 13");
     const spec = { probability: 0, seed: 0, stream: 0, offset: 0, strides: new Array<number>(13).fill(1) };

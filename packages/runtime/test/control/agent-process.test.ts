@@ -99,7 +99,7 @@ describe("without a launcher", () => {
     await waitUntilGone(path);
   });
 
-  test("an agent ends, too, when its ranks are killed", async () => {
+  test("an agent ends when its ranks are killed", async () => {
     const { path, world } = await agentAddress(0);
     const ranks = new RankProcess();
     ranks.join("0", { path, rank: 0, size: 1, world });
@@ -109,7 +109,7 @@ describe("without a launcher", () => {
     await waitUntilGone(path);
   });
 
-  test("an agent that is held goes on serving", async () => {
+  test("an agent keeps running while its address is held, and ends once the address is released", async () => {
     const { path, world } = await agentAddress(0);
     const agents = listAgentPids(directory);
     const ranks = new RankProcess();
@@ -124,7 +124,7 @@ describe("without a launcher", () => {
     await waitUntilGone(path);
   });
 
-  test("an agent that was killed is replaced, while it is held and later", async () => {
+  test("an agent that was killed is replaced, both while its address is held and afterwards", async () => {
     const { path, world } = await agentAddress(0);
     const ranks = new RankProcess();
     const killAgent = () => process.kill(listAgentPids(directory)[0]!, "SIGKILL");
@@ -143,7 +143,7 @@ describe("without a launcher", () => {
     await waitUntilGone(path);
   });
 
-  test("LOCAL_RANK decides which rank is first; the others wait for its agent", async () => {
+  test("LOCAL_RANK determines which rank starts the agent, and the other ranks wait for it", async () => {
     vi.stubEnv("LOCAL_RANK", "1");
     const { path, world } = await agentAddress(0);
     expect(existsSync(path)).toBe(false);
@@ -155,7 +155,7 @@ describe("without a launcher", () => {
     ranks.send("drop", "0");
   });
 
-  test("one of several that start together serves all", async () => {
+  test("one of several agents that start at the same time serves all ranks", async () => {
     const addresses = await Promise.all(Array.from({ length: 4 }, () => agentAddress(0)));
     expect(new Set(addresses.map(({ path }) => path)).size).toBe(1);
     await vi.waitFor(() => expect(listAgentPids(directory)).toHaveLength(1), { timeout: 5000 });
@@ -167,7 +167,7 @@ describe("without a launcher", () => {
     ranks.send("drop", "0");
   });
 
-  test("the secret of MOSAIC_TOKEN_FILE is the agent's, too", async () => {
+  test("the agent uses the secret in MOSAIC_TOKEN_FILE, and a file that cannot be read is rejected", async () => {
     const file = join(directory, "token");
     writeFileSync(file, "s3cret\n");
     vi.stubEnv("MOSAIC_TOKEN_FILE", file);
@@ -213,7 +213,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     stubEnv({ MOSAIC_RUN_ID: undefined, MOSAIC_TOKEN_FILE: file, MASTER_ADDR: "127.0.0.1", MASTER_PORT: port });
   });
 
-  test("the first rank of each host starts an agent, and that of rank 0 is the root", async () => {
+  test("the first rank of each host starts an agent, which serves all ranks until the last one leaves", async () => {
     const hostAddresses = [
       await openAddressOn(0, 0),
       await openAddressOn(0, 1),
@@ -235,7 +235,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     for (const { path } of hostAddresses) await waitUntilGone(path);
   });
 
-  test("without a secret it is an error on every rank, which names MOSAIC_TOKEN_FILE", async () => {
+  test("every rank rejects a missing secret, and rank 0 a secret that is too short", async () => {
     stubEnv({ MOSAIC_TOKEN_FILE: undefined });
     for (const local of [0, 1])
       await expect(openAddressOn(1, local)).rejects.toThrow(
@@ -249,7 +249,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     );
   });
 
-  test("a port in use and an address of another host are errors of rank 0", async () => {
+  test("rank 0 rejects a port that is in use, and an address of another host", async () => {
     const server = createServer().listen(Number(port), "127.0.0.1");
     await once(server, "listening");
     onTestFinished(() => void server.close());
@@ -263,7 +263,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     await expect(openAddressOn(0, 0)).rejects.toThrow(/192\.0\.2\.1 is not an address of this host, which runs rank 0/);
   }, 30_000);
 
-  test("the port is waited for, and torchrun's own store has another", async () => {
+  test("rank 0 waits for the port to be released, and uses a port other than that of torchrun's store", async () => {
     const server = createServer().listen(Number(port), "127.0.0.1");
     await once(server, "listening");
     setTimeout(() => server.close(), 500);
@@ -277,7 +277,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     await openAddressOn(0, 0);
   });
 
-  test("what is missing is named", async () => {
+  test("missing variables and a wrong LOCAL_RANK of rank 0 are reported by name", async () => {
     stubEnv({ MASTER_PORT: undefined });
     await expect(openAddressOn(1, 0)).rejects.toThrow(
       /neither MASTER_PORT nor MOSAIC_RUN_ID|expected MASTER_ADDR and MASTER_PORT/,
@@ -293,8 +293,8 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
   });
 });
 
-describe("the address", () => {
-  test("is the launcher's where there is one", async () => {
+describe("the agent's address", () => {
+  test("is the launcher's if there is one", async () => {
     const agent = await startAgent();
     vi.stubEnv("MOSAIC_AGENT", agent.path);
     vi.stubEnv("MOSAIC_ATTEMPT", "3");
@@ -303,7 +303,7 @@ describe("the address", () => {
     expect(await agentAddress(0, "mine")).toMatchObject({ path: agent.path, world: "mine" });
   });
 
-  test("differs by job, attempt and name, and is the same on every rank", async () => {
+  test("differs by job, attempt and name, and is the same for the same variables", async () => {
     const resolveSocketPath = async (env: Record<string, string | undefined>, name?: string): Promise<string> => {
       for (const [key, value] of Object.entries(env)) vi.stubEnv(key, value);
       return (await agentAddress(1, name)).path;
@@ -320,7 +320,7 @@ describe("the address", () => {
     expect(await resolveSocketPath({ MASTER_PORT: "29501" })).toBe(jobs[4]);
   });
 
-  test("lies in a directory of mode 700 of this user, within the length of a socket's path", async () => {
+  test("is in a directory of mode 700 of this user, and within the length limit of socket paths", async () => {
     vi.stubEnv("XDG_RUNTIME_DIR", undefined);
     expect(dirname((await agentAddress(1)).path)).toBe(join(tmpdir(), `mosaic-${userInfo().uid}`));
     vi.stubEnv("TMPDIR", `/tmp/${"x".repeat(100)}`);
@@ -334,7 +334,7 @@ describe("the address", () => {
     );
   });
 
-  test("is rejected at once where the system has no place for it, and elsewhere where the directory is gone", async () => {
+  test("is rejected if its directory cannot be created, and in the default place if XDG_RUNTIME_DIR is missing", async () => {
     vi.stubEnv("XDG_RUNTIME_DIR", "/proc");
     await expect(agentAddress(1)).rejects.toThrow(
       /^connect: cannot create a directory for the agent's socket: E[A-Z]+: .*\/proc\/mosaic'; set XDG_RUNTIME_DIR or TMPDIR/,
@@ -343,12 +343,12 @@ describe("the address", () => {
     expect(dirname((await agentAddress(1)).path)).toBe(join(tmpdir(), `mosaic-${userInfo().uid}`));
   });
 
-  test("needs the name of a job", async () => {
+  test("requires the name of a job", async () => {
     vi.stubEnv("MOSAIC_RUN_ID", undefined);
     await expect(agentAddress(0)).rejects.toThrow(/neither MASTER_PORT nor MOSAIC_RUN_ID in the environment; start/);
   });
 
-  test("is an error with the reason where the agent cannot start", async () => {
+  test("is rejected if the agent cannot start", async () => {
     const path = join(directory, "mosaic");
     mkdirSync(path, { mode: 0o700 });
     vi.stubEnv("PATH", "");

@@ -6,8 +6,8 @@ const DEVICE = 1;
 /** Starts a tree with two levels below the root: 0 → 1, 2 → 3, 4. */
 const startDeepTree = () => startTree(5, { fanOut: 2 });
 
-describe("a rank that", () => {
-  test("is killed is lost for all others within a second, with its process and host", async () => {
+describe("the control plane after failures of ranks", () => {
+  test("reports a killed rank to all others within a second, with its process and host", async () => {
     const agents = await startDeepTree();
     const [ranks, otherProcess] = [new RankProcess(), new RankProcess()];
     for (let rank = 0; rank < 10; rank++)
@@ -23,13 +23,13 @@ describe("a rank that", () => {
     expect(performance.now() - timeBefore).toBeLessThan(1000);
   });
 
-  test("is killed on the only host is named without it", async () => {
+  test("omits the host of a killed rank if there is only one host", async () => {
     const ranks = await startWorld([await startAgent()], 3);
     ranks.send("drop", "2");
     expect(await ranks.waitForEvent("0", "lost")).toMatchObject({ process: `rank 2 (pid ${ranks.pid})` });
   });
 
-  test("closes in order has exited, and is not lost when its process ends", async () => {
+  test("reports a rank that leaves as exited, and not as lost when it disconnects", async () => {
     const agents = await startDeepTree();
     const ranks = await startWorld(agents, 10);
     for (const rank of [3, 4, 9]) ranks.send("leave", `${rank}`, "barrier #1 (world)");
@@ -47,7 +47,7 @@ describe("a rank that", () => {
     expect(ranks.listEvents("3", "controlLost")).toEqual([]);
   });
 
-  test("fails is quoted to all others; neither its end nor a second failure is", async () => {
+  test("sends the message of a failed rank to all others, and omits its end and a second failure", async () => {
     const ranks = await startWorld(await startDeepTree(), 10);
     const message = "rank 4 failed before allReduce #2 (world): the device is gone";
     ranks.send("fail", "4", DEVICE, message);
@@ -64,7 +64,7 @@ describe("a rank that", () => {
     expect(ranks.listEvents("4", "failed")).toEqual([]);
   });
 
-  test("failed before another one attached is delivered to it", async () => {
+  test("reports earlier failures and losses to a rank when it attaches", async () => {
     const agent = await startAgent();
     const ranks = new RankProcess();
     for (const rank of [0, 1, 2]) ranks.open(`${rank}`, { path: agent.path, rank, size: 3 });
@@ -80,7 +80,7 @@ describe("a rank that", () => {
     expect(await ranks.waitForEvent("0", "lost")).toMatchObject({ rank: 2 });
   });
 
-  test("fails and ends at once is quoted all the same, a hundred times of a hundred", async () => {
+  test("reports the failure of a rank that disconnects at once, in each of 100 rounds", async () => {
     const agent = await startAgent();
     const ranks = new RankProcess();
     for (let round = 0; round < 100; round++) {
@@ -97,7 +97,7 @@ describe("a rank that", () => {
 });
 
 describe("ranks that end together", () => {
-  test("are delivered one by one to each that stays, whatever the number", async () => {
+  test("are all reported as exited to the remaining rank", async () => {
     const size = 60;
     const agents = await startDeepTree();
     const ranks = await startWorld(agents, size);
@@ -114,10 +114,10 @@ describe("ranks that end together", () => {
   });
 });
 
-describe("an agent that", () => {
+describe("the control plane after failures of agents", () => {
   const rankReason = "the connection to the agent was closed";
 
-  test("is killed takes its ranks with it: they lose the control plane, others lose them", async () => {
+  test("reports ranks of a killed agent as lost, and disconnects these ranks from the control plane", async () => {
     const root = await startAgent({ host: "n0", children: true });
     const { child, path } = await spawnAgent({ host: "n1", index: 1, root: root.address! });
     const ranks = await startWorld([root, { path }], 4);
@@ -131,7 +131,7 @@ describe("an agent that", () => {
       });
   });
 
-  test("is stopped is lost after the limit, and finds its parent gone when it goes on", async () => {
+  test("reports ranks of a stopped agent as lost after the timeout, and disconnects them when it resumes", async () => {
     const limits = { heartbeatMs: 100, heartbeatTimeoutMs: 700 };
     const root = await startAgent({ host: "n0", children: true, ...limits });
     const { child, stop, path } = await spawnAgent({ host: "n1", index: 1, root: root.address!, ...limits });
@@ -149,7 +149,7 @@ describe("an agent that", () => {
       expect(await ranks.waitForEvent(`${rank}`, "controlLost")).toMatchObject({ reason: "the parent agent exited" });
   });
 
-  test("loses its stopped parent after the limit: the ranks below it lose the control plane", async () => {
+  test("disconnects the ranks below a stopped parent agent after the timeout", async () => {
     const limits = { heartbeatMs: 100, heartbeatTimeoutMs: 700 };
     const { child, stop, path, address } = await spawnAgent({ host: "n0", children: true, ...limits });
     const leafAgent = await startAgent({ host: "n1", index: 1, root: address, ...limits });
@@ -162,7 +162,7 @@ describe("an agent that", () => {
     child.kill("SIGCONT");
   });
 
-  test("was itself stopped with the whole host goes on, and loses no rank", async () => {
+  test("loses no rank if all agents are stopped together and resume", async () => {
     const limits = { heartbeatMs: 100, heartbeatTimeoutMs: 500 };
     const root = await spawnAgent({ host: "n0", children: true, ...limits });
     const leafAgent = await spawnAgent({ host: "n1", index: 1, root: root.address, ...limits });
@@ -179,7 +179,7 @@ describe("an agent that", () => {
     expect(ranks.listEvents("1", "controlLost")).toEqual([]);
   });
 
-  test("ends while ranks get, join and leave hangs none of them", async () => {
+  test("blocks no rank that gets, joins or leaves while its agent ends", async () => {
     const { child, stop, path } = await spawnAgent({ host: "n0" });
     const ranks = await startWorld([{ path }], 3);
     ranks.send("get", "0", "never");

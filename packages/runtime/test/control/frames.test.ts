@@ -19,11 +19,11 @@ function decodeFrames(hex: readonly string[]): readonly string[] {
   return execFileSync(program, { input, encoding: "utf8" }).trimEnd().split("\n");
 }
 
-describe("the frames of docs/control-plane.md, in C++", () => {
+describe("the C++ codec of the frames in docs/control-plane.md", () => {
   const rankFrames = frames.filter(({ kind }) => !NOT_OF_RANKS.includes(kind));
   const decodedLines = decodeFrames(rankFrames.map(({ hex }) => hex));
 
-  test("are all there", () => expect(new Set(rankFrames.map(({ kind }) => kind)).size).toBe(22));
+  test("covers all kinds of frames of ranks", () => expect(new Set(rankFrames.map(({ kind }) => kind)).size).toBe(22));
 
   test.each(rankFrames.map((frame, i) => [frame.kind, frame, decodedLines[i]!] as const))(
     "%s",
@@ -35,7 +35,7 @@ describe("the frames of docs/control-plane.md, in C++", () => {
   );
 });
 
-test("a frame cut anywhere, or with a byte more, is rejected", () => {
+test("a frame that is truncated anywhere, or has an extra byte, is rejected", () => {
   const truncatedFrames = frames
     .filter(({ kind }) => !NOT_OF_RANKS.includes(kind))
     .flatMap(({ hex }) =>
@@ -46,7 +46,7 @@ test("a frame cut anywhere, or with a byte more, is rejected", () => {
   expect(answers.filter((line) => !line.startsWith("refused "))).toEqual([]);
 });
 
-test("lists and ranges beyond what a frame or a world may hold are rejected", () => {
+test("lists and ranges that exceed the limits of a frame or of a world are rejected", () => {
   const encodeU32 = (value: number): string => {
     const bytes = Buffer.alloc(4);
     bytes.writeUInt32LE(value);

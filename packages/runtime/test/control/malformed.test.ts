@@ -30,7 +30,7 @@ const encodeJoin = (rank: number, size: number, world: number): Buffer =>
 const readResidentMegabytes = (pid: number): number =>
   Number(/VmRSS:\s+(\d+) kB/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))?.[1]) / 1024;
 
-describe("malformed frames leave an agent as it was", { timeout }, () => {
+describe("malformed frames do not affect an agent", { timeout }, () => {
   const sources: readonly (readonly [string, (seed: number) => Buffer[]])[] = [
     ["without a hello", () => []],
     ["from a rank before it has joined", () => [encodeHello(ROLES.rank)]],
@@ -74,7 +74,7 @@ describe("malformed frames leave an agent as it was", { timeout }, () => {
   });
 });
 
-describe("malformed frames end a rank's connection at most", { timeout }, () => {
+describe("malformed frames can only close the connection of a rank", { timeout }, () => {
   const memberTable = encode({
     ...{ kind: "memberTable", world: 0, hosts: ["n0", "n1"] },
     members: Array.from({ length: 8 }, (_, rank) => ({ host: rank % 2, pid: 70 + rank })),
@@ -108,7 +108,7 @@ describe("malformed frames end a rank's connection at most", { timeout }, () => 
   });
 });
 
-describe("a frame that names more ranks than the world has", () => {
+describe("a frame with more ranks than the world size closes the connection", () => {
   const gone = {
     activity: 0,
     group: 0n,

@@ -11,7 +11,7 @@ const TIMEOUT = 3;
 const CLOSED = 5;
 
 describe("ranks of one host", () => {
-  test("join, and receive one another's processes", async () => {
+  test("join, and receive the process ids of all members", async () => {
     const { path } = await startAgent();
     const [a, b] = [new RankProcess(), new RankProcess()];
     a.join("0", { path, rank: 0, size: 3 });
@@ -30,7 +30,7 @@ describe("ranks of one host", () => {
     await ranks.waitForEvent("0", "joined");
   });
 
-  test("join again once they have left, and side by side in worlds of other names and attempts", async () => {
+  test("can join again after they have left, and join worlds of other names and attempts", async () => {
     const agent = await startAgent();
     const ranks = await startWorld([agent], 2);
     for (const rank of ["0", "1"]) ranks.send("leave", rank, "");
@@ -44,7 +44,7 @@ describe("ranks of one host", () => {
     for (const id of ["w00", "w01", "w10", "w11", "v00", "v01"]) await ranks.waitForEvent(id, "joined");
   });
 
-  test("that end before all are there are as if they had never joined", async () => {
+  test("are removed if they end before the world is complete", async () => {
     const { path } = await startAgent();
     const [lostProcess, ranks] = [new RankProcess(), new RankProcess()];
     lostProcess.join("1", { path, rank: 1, size: 2 });
@@ -61,11 +61,11 @@ describe("ranks of one host", () => {
   });
 });
 
-describe("a rendezvous fails", () => {
+describe("a rendezvous", () => {
   const remedy =
     "check the output of the missing ranks, and set the same WORLD_SIZE, MASTER_ADDR, MASTER_PORT and MOSAIC_RUN_ID on all ranks";
 
-  test("after its time, naming who is missing; the one that joined first decides", async () => {
+  test("times out with the missing ranks, after the timeout of the rank that joined first", async () => {
     const { path } = await startAgent();
     const ranks = new RankProcess();
     ranks.join("0", { path, rank: 0, size: 8, timeoutMs: 300 });
@@ -79,7 +79,7 @@ describe("a rendezvous fails", () => {
     });
   });
 
-  test("where no agent ever listens", async () => {
+  test("times out if no agent listens", async () => {
     const path = join(createSocketDirectory(), "none");
     const ranks = new RankProcess();
     ranks.join("0", { path, rank: 0, size: 2, timeoutMs: 50 });
@@ -91,7 +91,7 @@ describe("a rendezvous fails", () => {
     });
   });
 
-  test("waits for as long as a timeout may be", async () => {
+  test("does not end early with the maximum timeout", async () => {
     const agents = await startTree(2);
     const ranks = new RankProcess();
     const joinRank = (rank: number): void =>
@@ -104,7 +104,7 @@ describe("a rendezvous fails", () => {
     for (const rank of [0, 1]) await ranks.waitForEvent(`${rank}`, "joined");
   });
 
-  test("where two processes have one rank: all ranks get the text, also those that come later", async () => {
+  test("rejects two processes with the same rank, with one message to all ranks, even later ones", async () => {
     const agents = await startTree(2);
     const ranks = new RankProcess();
     ranks.join("1", { path: agents[0]!.path, rank: 1, size: 3 });
@@ -128,7 +128,7 @@ describe("a rendezvous fails", () => {
   test.each([
     [3, 5, "WORLD_SIZE mismatch: 5 on rank 3, 4 on rank 0; set the same WORLD_SIZE on all ranks"],
     [4, 4, "RANK: expected an integer from 0 to 3, received 4"],
-  ])("where rank %d of %d joins a world of 4", async (rank, size, message) => {
+  ])("rejects rank %d of %d in a world of 4", async (rank, size, message) => {
     const agents = await startTree(2);
     const ranks = new RankProcess();
     ranks.join("0", { path: agents[0]!.path, rank: 0, size: 4 });
@@ -141,7 +141,7 @@ describe("a rendezvous fails", () => {
       });
   });
 
-  test("where the secret is another", async () => {
+  test("rejects ranks with a different secret or none", async () => {
     const { path } = await startAgent({ host: "n0", secret: "right" });
     const ranks = new RankProcess();
     for (const [id, secret] of [
@@ -157,7 +157,7 @@ describe("a rendezvous fails", () => {
     await ranks.waitForEvent("right", "joined");
   });
 
-  test("where a rank has another version, for the ranks that wait, too", async () => {
+  test("rejects a rank with another protocol version, and all ranks that wait", async () => {
     const agent = await startAgent({ host: "n0" });
     const { path } = agent;
     const ranks = new RankProcess();
@@ -179,7 +179,7 @@ describe("a rendezvous fails", () => {
     expect(PROTOCOL_VERSION).toBe(2);
   });
 
-  test("at once when it is interrupted, joined or not", async () => {
+  test("ends at once if it is interrupted, whether the agent listens or not", async () => {
     const { path } = await startAgent();
     const ranks = new RankProcess();
     ranks.join("0", { path, rank: 0, size: 2 });
@@ -192,8 +192,8 @@ describe("a rendezvous fails", () => {
   });
 });
 
-describe("the socket", () => {
-  test("of an agent that was killed is replaced, that of a living one is not", async () => {
+describe("the agent's socket", () => {
+  test("is replaced if its agent has ended, but not while its agent runs", async () => {
     const path = join(createSocketDirectory(), "agent");
     const deadAgent = await startAgent({ path });
     deadAgent.unlink();
@@ -210,7 +210,7 @@ describe("the socket", () => {
     expect(otherPath).not.toBe(path);
   });
 
-  test("of a path that is too long is an error with the limit", async () => {
+  test("is rejected if its path is too long, with the limit", async () => {
     const ranks = new RankProcess();
     ranks.join("0", { path: `/tmp/${"x".repeat(120)}`, rank: 0, size: 1, timeoutMs: 100 });
     expect(await ranks.waitForEvent("0", "refused")).toMatchObject({

@@ -9,7 +9,7 @@ const SAME_CALLS = "; all ranks of a group must call the same collectives in the
 const startDeepTree = () => startTree(5, { fanOut: 2 });
 
 describe("values", () => {
-  test("reach every rank, whether it gets them before or after, as bytes", async () => {
+  test("are delivered to every rank, whether it requests them before or after the put", async () => {
     const agents = await startDeepTree();
     const ranks = await startWorld(agents, 10);
     for (let rank = 0; rank < 5; rank++) ranks.send("get", `${rank}`, "id");
@@ -27,7 +27,7 @@ describe("values", () => {
     expect(await ranks.waitForEvent("8", "value", 2)).toMatchObject({ key: "id", value: "größer" });
   });
 
-  test("that ranks of several hosts put: the first stays, on all hosts", async () => {
+  test("keep the first of several puts, on all hosts", async () => {
     const ranks = await startWorld(await startDeepTree(), 5);
     ranks.send("put", "3", "key", "first");
     ranks.send("get", "3", "key");
@@ -41,7 +41,7 @@ describe("values", () => {
     expect(await ranks.waitForEvent("3", "value", 2)).toMatchObject({ key: "key", value: "first" });
   });
 
-  test("are of one world", async () => {
+  test("are visible only in their own world", async () => {
     const agent = await startAgent();
     const ranks = await startWorld([agent], 1);
     ranks.join("other", { path: agent.path, rank: 0, size: 1, world: "v", timeoutMs: 100 });
@@ -54,7 +54,7 @@ describe("values", () => {
     });
   });
 
-  test("that no rank puts fail the get once a rank is lost", async () => {
+  test("are refused to a rank that waits for them once another rank is lost", async () => {
     const ranks = await startWorld(await startTree(2), 3);
     ranks.send("get", "0", "key");
     ranks.send("drop", "1");
@@ -69,7 +69,7 @@ describe("values", () => {
 });
 
 describe("splits", () => {
-  test("return the colors by rank in the group, also of groups of groups", async () => {
+  test("return the colors by rank in the group, also in groups that a split made", async () => {
     const ranks = await startWorld(await startDeepTree(), 12);
     const allRanks = Array.from({ length: 12 }, (_, rank) => rank);
     for (const rank of allRanks) ranks.send("split", `${rank}`, WORLD, 1, rank % 3, allRanks.join());
@@ -89,7 +89,7 @@ describe("splits", () => {
     expect(ranks.listEvents("0", "colors")).toHaveLength(1);
   });
 
-  test("of one group do not wait for those of another", async () => {
+  test("complete once the ranks of their own group have called", async () => {
     const ranks = await startWorld([await startAgent()], 2);
     ranks.send("split", "0", 77n, 1, 5, "0");
     expect(await ranks.waitForEvent("0", "colors")).toMatchObject({ group: "77", colors: ["5"] });
@@ -104,7 +104,7 @@ describe("calls", () => {
     ranks.send("call", `${rank}`, group, history.length, history.at(-1)!);
   }
 
-  test("that agree are compared in the tree, and nothing is delivered", async () => {
+  test("report one mismatch after many calls that agree, and none for those", async () => {
     const ranks = await startWorld(await startDeepTree(), 10);
     for (let step = 1; step <= 50; step++)
       for (let rank = 0; rank < 10; rank++) ranks.send("call", `${rank}`, WORLD, 16 * step, 1000 + step);
@@ -117,7 +117,7 @@ describe("calls", () => {
     ["on one host", 1],
     ["of two hosts", 2],
     ["below different agents", 5],
-  ])("that differ %s are found, with the first that does", async (_, hosts) => {
+  ])("report the first difference between ranks %s", async (_, hosts) => {
     const ranks = await startWorld(await startTree(hosts, { fanOut: 2 }), 5);
     for (let rank = 0; rank < 5; rank++) postCalls(ranks, rank, WORLD, rank === 4 ? [1, 7, 8, 9] : [1, 2, 3, 4]);
     for (let rank = 0; rank < 5; rank++) {
@@ -130,7 +130,7 @@ describe("calls", () => {
     for (let rank = 0; rank < 5; rank++) expect(ranks.listEvents(`${rank}`, "mismatch")).toHaveLength(1);
   });
 
-  test("are compared within the group that a split made, and delivered to its members", async () => {
+  test("are compared within a split group, and a mismatch is reported to its members", async () => {
     const ranks = await startWorld(await startDeepTree(), 6);
     for (let rank = 0; rank < 6; rank++) ranks.send("split", `${rank}`, WORLD, 1, rank % 2, "0,1,2,3,4,5");
     for (let rank = 0; rank < 6; rank++) await ranks.waitForEvent(`${rank}`, "colors");
@@ -142,7 +142,7 @@ describe("calls", () => {
     for (const rank of [0, 2, 4]) expect(ranks.listEvents(`${rank}`, "mismatch")).toEqual([]);
   });
 
-  test("of messages between two ranks are compared, and these two learn of it", async () => {
+  test("are compared for messages of two ranks, and a mismatch is reported only to these two", async () => {
     const ranks = await startWorld(await startDeepTree(), 10);
     const messages = 0xfeed_f00dn;
     for (const [rank, size] of [
@@ -164,7 +164,7 @@ describe("calls", () => {
     expect(ranks.listEvents("5", "mismatch")).toEqual([]);
   });
 
-  test("of a rank whose log no longer has the difference are called that", async () => {
+  test("report a mismatch without details if the log no longer has the difference", async () => {
     const ranks = await startWorld([await startAgent()], 2);
     ranks.send("call", "0", WORLD, 16, 1);
     ranks.send("call", "1", WORLD, 16, 2);
@@ -177,7 +177,7 @@ describe("calls", () => {
 describe("positions", () => {
   const idle = { activity: 0, group: "0", sequence: "0", index: "0", operation: "", description: "", last: "" };
 
-  test("come from exactly the ranks that were named, with what they are in", async () => {
+  test("are returned for exactly the requested ranks, with their current operations", async () => {
     const ranks = await startWorld(await startDeepTree(), 10);
     const operation = "allGather #42 (sp)";
     ranks.send("at", "3", 2, 77n, 42, 40, operation, `${operation} float32 [2,8]`, "barrier #41 (sp)");
@@ -196,7 +196,7 @@ describe("positions", () => {
     });
   });
 
-  test("of ranks that have exited are their last operations, of lost ones that they failed", async () => {
+  test("contain the last operation of exited ranks, and the failed state of lost ranks", async () => {
     const ranks = await startWorld(await startDeepTree(), 6);
     ranks.send("leave", "4", "allReduce #7 (world)");
     await ranks.waitForEvent("0", "exited");
@@ -212,7 +212,7 @@ describe("positions", () => {
     });
   });
 
-  test("of ranks whose process is stopped are left out after less than a second", async () => {
+  test("omit ranks whose process is stopped, after at most 1.2 s", async () => {
     const agents = await startTree(2);
     const ranks = new RankProcess();
     const stoppedProcess = await startMixed(
@@ -227,7 +227,7 @@ describe("positions", () => {
     stoppedProcess.kill("SIGCONT");
   });
 
-  test("that all ranks request together are gathered together", async () => {
+  test("are returned to all ranks that request them at the same time", async () => {
     const size = 24;
     const ranks = await startWorld(await startTree(6, { fanOut: 2 }), size);
     const allRanks = Array.from({ length: size }, (_, rank) => rank);
