@@ -227,7 +227,7 @@ describe("consumer projects", () => {
 
   test("have a shell in the directory that is their PATH", () => {
     const bin = createBarePath(createRepository({ "node/node": "" }), "/node");
-    const { stdout } = spawnSync("/bin/sh", ["-c", "command -v sh g++ cc cmake make"], {
+    const { stdout } = spawnSync("/bin/sh", ["-c", "for name in sh g++ cc cmake make; do command -v $name; done"], {
       env: { PATH: bin },
       encoding: "utf8",
     });
