@@ -1,7 +1,7 @@
 import { execFileSync } from "node:child_process";
 import { once } from "node:events";
 import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, writeFileSync } from "node:fs";
-import { type AddressInfo, createServer } from "node:net";
+import { type AddressInfo, createServer, type Server } from "node:net";
 import { tmpdir, userInfo } from "node:os";
 import { dirname, join } from "node:path";
 import { AddonLoadError, MosaicError, OptionError } from "@mosaic/core";
@@ -33,6 +33,27 @@ afterEach(async () => {
   // In every test, the agent that it started must exit with its last rank and leave no files.
   await vi.waitFor(() => expect(listAgentPids(directory)).toEqual([]), { timeout: 5000, interval: 5 });
 });
+
+const portOf = (server: Server): number => (server.address() as AddressInfo).port;
+
+async function listen(port: number): Promise<Server> {
+  const server = createServer().listen(port, "127.0.0.1");
+  await once(server, "listening");
+  return server;
+}
+
+/** Returns a server on a port whose successor, which other programs of this machine may use, is free. */
+async function listenBelowFreePort(): Promise<Server> {
+  for (;;) {
+    const server = await listen(0);
+    const nextServer = await listen(portOf(server) + 1).catch(() => undefined);
+    if (nextServer) {
+      nextServer.close();
+      return server;
+    }
+    server.close();
+  }
+}
 
 async function agentAddress(rank: number, name?: string): Promise<AgentAddress> {
   const address = await find(rank, name);
@@ -206,9 +227,8 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
   beforeEach(async () => {
     const file = join(directory, "token");
     writeFileSync(file, `${secret}\n`, { mode: 0o600 });
-    const server = createServer().listen(0, "127.0.0.1");
-    await once(server, "listening");
-    port = String((server.address() as AddressInfo).port);
+    const server = await listen(0);
+    port = String(portOf(server));
     server.close();
     stubEnv({ MOSAIC_RUN_ID: undefined, MOSAIC_TOKEN_FILE: file, MASTER_ADDR: "127.0.0.1", MASTER_PORT: port });
   });
@@ -264,16 +284,14 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
   }, 30_000);
 
   test("rank 0 waits for the port to be released, and uses a port other than that of torchrun's store", async () => {
-    const server = createServer().listen(Number(port), "127.0.0.1");
-    await once(server, "listening");
+    const server = await listen(Number(port));
     setTimeout(() => server.close(), 500);
     await openAddressOn(0, 0);
     releaseAddresses();
     expect(server.listening).toBe(false);
-    const store = createServer().listen(0, "127.0.0.1");
-    await once(store, "listening");
+    const store = await listenBelowFreePort();
     onTestFinished(() => void store.close());
-    stubEnv({ MASTER_PORT: String((store.address() as AddressInfo).port), TORCHELASTIC_USE_AGENT_STORE: "True" });
+    stubEnv({ MASTER_PORT: String(portOf(store)), TORCHELASTIC_USE_AGENT_STORE: "True" });
     await openAddressOn(0, 0);
   });
 
