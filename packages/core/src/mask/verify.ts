@@ -1,4 +1,5 @@
 import { ShapeError, expectValue, formatValue } from "../errors.ts";
+import { WeakCache } from "../weak-cache.ts";
 import { isMask } from "./define.ts";
 import { findOverlap } from "./overlap.ts";
 import { enableIndexing } from "./slice-index.ts";
@@ -15,7 +16,7 @@ const MAX_CACHED_LENGTHS = 64;
 /** Lists whose slices are known to be well-formed. */
 const wellFormedSliceLists = new WeakSet<readonly Slice[]>();
 
-const verifiedMasks = new WeakMap<Mask, Map<string, readonly Slice[]>>();
+const verifiedMasks = new WeakCache<Mask, string, readonly Slice[]>(MAX_CACHED_LENGTHS);
 
 /**
  * Returns the slices of a mask over `queries` × `keys`, after verifying that they are integers within the sequences,
@@ -35,42 +36,30 @@ export function resolveSlices(mask: Mask, queries: number, keys: number): readon
   expectValue("resolveSlices", isMask(mask), "a Mask { name, slices }", mask);
   for (const each of [queries, keys])
     expectValue("resolveSlices", Number.isSafeInteger(each) && each >= 0, "lengths ≥ 0", each);
-  const cache = verifiedMasks.get(mask) ?? new Map<string, readonly Slice[]>();
-  verifiedMasks.set(mask, cache);
-  const key = `${queries},${keys}`;
-  let slices = cache.get(key);
-  if (!slices) {
-    slices = mask.slices(queries, keys);
+  return verifiedMasks.getOrCreate(mask, `${queries},${keys}`, () => {
+    const slices = mask.slices(queries, keys);
     verifySlices(`mask ${mask.name}`, slices, { queries, keys });
     wellFormedSliceLists.add(slices);
     enableIndexing(slices);
-    if (cache.size >= MAX_CACHED_LENGTHS) cache.clear();
-    cache.set(key, slices);
-  }
-  return slices;
+    return slices;
+  });
 }
 
 /** Shifted copies of verified lists, by list and offsets. */
-const shiftedSliceLists = new WeakMap<readonly Slice[], Map<string, readonly Slice[]>>();
+const shiftedSliceLists = new WeakCache<readonly Slice[], string, readonly Slice[]>(MAX_CACHED_LENGTHS);
 
 /**
  * Returns the slices of a verified list, shifted by `queries` and `keys` positions. Equal offsets return the same list.
  */
 export function shiftSlices(slices: readonly Slice[], queries: number, keys: number): readonly Slice[] {
   if (queries === 0 && keys === 0) return slices;
-  const cache = shiftedSliceLists.get(slices) ?? new Map<string, readonly Slice[]>();
-  shiftedSliceLists.set(slices, cache);
-  const key = `${queries},${keys}`;
-  let shiftedSlices = cache.get(key);
-  if (!shiftedSlices) {
-    shiftedSlices = slices.map(({ q0, q1, k0, k1, type }) => {
+  return shiftedSliceLists.getOrCreate(slices, `${queries},${keys}`, () => {
+    const shiftedSlices = slices.map(({ q0, q1, k0, k1, type }) => {
       return { q0: q0 + queries, q1: q1 + queries, k0: k0 + keys, k1: k1 + keys, type };
     });
     wellFormedSliceLists.add(shiftedSlices);
-    if (cache.size >= MAX_CACHED_LENGTHS) cache.clear();
-    cache.set(key, shiftedSlices);
-  }
-  return shiftedSlices;
+    return shiftedSlices;
+  });
 }
 
 /** Throws a ShapeError unless slices are well-formed, within the sequences, and disjoint. */

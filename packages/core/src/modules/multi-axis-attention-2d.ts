@@ -6,6 +6,7 @@ import type { Layout } from "../placement/placement.ts";
 import type { Span } from "../placement/span.ts";
 import { MAX_CACHED_SHARDINGS, markVerified } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
+import { WeakCache } from "../weak-cache.ts";
 import {
   type AttentionForwardOptions,
   attentionForwardOptions,
@@ -76,22 +77,16 @@ export class MultiAxisAttention2D extends SelfAttention {
 }
 
 /** Repeated layouts, by the layout of axis1 and the length of axis2. */
-const repeatedLayouts = new WeakMap<Layout, Map<number, Layout>>();
+const repeatedLayouts = new WeakCache<Layout, number, Layout>(MAX_CACHED_SHARDINGS);
 
 /**
  * Returns the layout in which every row of `outerLayout` is replaced by `repeatCount` consecutive rows. Equal arguments
  * return the same layout object.
  */
 function repeatRows(ctx: Context, outerLayout: Layout, repeatCount: number): Layout {
-  const cache = repeatedLayouts.get(outerLayout) ?? new Map<number, Layout>();
-  repeatedLayouts.set(outerLayout, cache);
-  let layout = cache.get(repeatCount);
-  if (!layout) {
-    layout = createRepeatedLayout(ctx, outerLayout, repeatCount);
-    if (cache.size >= MAX_CACHED_SHARDINGS) cache.clear();
-    cache.set(repeatCount, layout);
-  }
-  return layout;
+  return repeatedLayouts.getOrCreate(outerLayout, repeatCount, () =>
+    createRepeatedLayout(ctx, outerLayout, repeatCount),
+  );
 }
 
 function createRepeatedLayout({ mesh }: Context, outerLayout: Layout, repeatCount: number): Layout {

@@ -4,6 +4,7 @@ import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import { type Layout, type Placement, resolvePlacement } from "./placement.ts";
 import { joinSpans, type Span } from "./span.ts";
+import { WeakCache } from "../weak-cache.ts";
 import { MAX_CACHED_SHARDINGS, markVerified, resolveShards } from "./verify.ts";
 
 export const layoutOptions = defineOptions("layoutOf", {
@@ -23,7 +24,7 @@ export type LayoutOptions = OptionsOf<typeof layoutOptions>;
  * Layouts by placement, axes and length. Equal calls share a layout, because values that are derived from it, such as a
  * backend's plan, are cached by its identity.
  */
-const layoutCache = new WeakMap<Placement, Map<string, Layout>>();
+const layoutCache = new WeakCache<Placement, string, Layout>(MAX_CACHED_SHARDINGS);
 
 /**
  * Returns the layout of a sequence that is sharded along some axes of a mesh. Shards are numbered row-major over
@@ -45,14 +46,9 @@ export function layoutOf(options: LayoutOptions): Layout {
   checkAxes(mesh, axes);
   const placement = resolvePlacement(requestedPlacement);
   const key = JSON.stringify([length, axes.map((axis) => [axis, mesh[axis]])]);
-  const cachedLayout = layoutCache.get(placement)?.get(key);
-  if (cachedLayout) return cachedLayout;
-  const layout = createLayout(placement, { mesh: copyAxes(mesh, axes), axes: Object.freeze([...axes]), length });
-  const cache = layoutCache.get(placement) ?? new Map<string, Layout>();
-  layoutCache.set(placement, cache);
-  if (cache.size >= MAX_CACHED_SHARDINGS) cache.clear();
-  cache.set(key, layout);
-  return layout;
+  return layoutCache.getOrCreate(placement, key, () =>
+    createLayout(placement, { mesh: copyAxes(mesh, axes), axes: Object.freeze([...axes]), length }),
+  );
 }
 
 function copyAxes(mesh: Coordinate, axes: readonly string[]): Coordinate {

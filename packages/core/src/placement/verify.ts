@@ -1,5 +1,6 @@
 import { ShapeError, expectValue, formatValue } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
+import { WeakCache } from "../weak-cache.ts";
 import type { Layout, Placement } from "./placement.ts";
 import type { Span } from "./span.ts";
 
@@ -12,7 +13,7 @@ import type { Span } from "./span.ts";
  */
 export const MAX_CACHED_SHARDINGS = 64;
 
-const verifiedShards = new WeakMap<Placement, Map<string, readonly (readonly Span[])[]>>();
+const verifiedShards = new WeakCache<Placement, string, readonly (readonly Span[])[]>(MAX_CACHED_SHARDINGS);
 /** The mesh for which a layout was created. On another mesh, the same coordinates would hold different positions. */
 const layoutMeshes = new WeakMap<Layout, Coordinate>();
 /** The axis lengths for which a layout was verified, in the order of the layout's axes. */
@@ -41,17 +42,11 @@ export function resolveShards(placement: Placement, count: number, length: numbe
     count,
   );
   expectValue("resolveShards", Number.isSafeInteger(length) && length >= 0, "a length ≥ 0", length);
-  const cache = verifiedShards.get(placement) ?? new Map<string, readonly (readonly Span[])[]>();
-  verifiedShards.set(placement, cache);
-  const key = `${count},${length}`;
-  let shards = cache.get(key);
-  if (!shards) {
-    shards = Array.from({ length: count }, (_, index) => placement.spans(index, count, length));
+  return verifiedShards.getOrCreate(placement, `${count},${length}`, () => {
+    const shards = Array.from({ length: count }, (_, index) => placement.spans(index, count, length));
     verifyShards(`placement ${placement.name}`, shards, length);
-    if (cache.size >= MAX_CACHED_SHARDINGS) cache.clear();
-    cache.set(key, shards);
-  }
-  return shards;
+    return shards;
+  });
 }
 
 /**
