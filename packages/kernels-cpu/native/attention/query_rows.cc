@@ -70,7 +70,7 @@ void QueryRows::fold(std::span<const Segment> segments, Range keys) {
   const auto foldEdges = [&](auto edgeOf) {
     for (int64_t i = 0; i < queries; ++i) {
       const Range edge = edgeOf(i);
-      foldKeys(rowsOfQueries(i, 1), {std::max(edge.begin, keys.begin), std::min(edge.end, keys.end)});
+      foldKeys(rowsOfQuery(i), {std::max(edge.begin, keys.begin), std::min(edge.end, keys.end)});
     }
   };
   for (const Segment& s : segments) {
@@ -81,15 +81,15 @@ void QueryRows::fold(std::span<const Segment> segments, Range keys) {
   }
 }
 
-QueryFold QueryRows::rowsOfQueries(int64_t first, int64_t count) const {
+QueryFold QueryRows::rowsOfQuery(int64_t query) const {
   QueryFold fold = rows_;
-  const int64_t row = first * groupSize_, elementBytes = dtypeBytes(call_.kernels.products);
+  const int64_t row = query * groupSize_, elementBytes = dtypeBytes(call_.kernels.products);
   fold.q = static_cast<const char*>(fold.q) + row * fold.depth * elementBytes;
   fold.out += row * fold.valueDepth;
   for (float** rowStatistic : {&fold.max, &fold.sum, &fold.weightSum}) *rowStatistic += row;
   fold.scores += row * blockKeys_;
   fold.weights = static_cast<char*>(fold.weights) + row * blockKeys_ * elementBytes;
-  fold.rows = static_cast<int32_t>(count * groupSize_);
+  fold.rows = static_cast<int32_t>(groupSize_);
   return fold;
 }
 

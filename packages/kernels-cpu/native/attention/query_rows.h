@@ -23,8 +23,8 @@ class QueryRows {
   void store(const AttentionState& state, bool isStateEmpty) const;
 
  private:
-  /// Queries [first, first + count) of every head.
-  QueryFold rowsOfQueries(int64_t first, int64_t count) const;
+  /// The rows of one query of every head.
+  QueryFold rowsOfQuery(int64_t query) const;
   void foldKeys(const QueryFold& rows, Range keys);
 
   const ForwardCall& call_;
