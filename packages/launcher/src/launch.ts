@@ -182,7 +182,9 @@ class RunningJob {
     const timer =
       timeoutMs === undefined ? undefined : setTimeout(() => this.#requestStop(timeoutStopRequest), timeoutMs);
     try {
-      const [coordinator, wrapCommand] = await Promise.all([this.#openCoordinator(), createDeathSignalWrapper()]);
+      // In this order, the process that tests setpriv has exited before the coordinator can reject.
+      const wrapCommand = await createDeathSignalWrapper();
+      const coordinator = await this.#openCoordinator();
       this.#coordinator = coordinator;
       if (this.#stopRequest !== undefined) coordinator.stop(this.#stopRequest);
       const orphanGuard = new OrphanGuard(runId, coordinator.privateDir);

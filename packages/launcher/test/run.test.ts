@@ -199,6 +199,16 @@ describe("a missing directory", () => {
     );
     expect(outcome.code).toBe(2);
   });
+
+  it("is reported after the process that tests setpriv has exited", async () => {
+    const bin = join(testDir(), "bin");
+    mkdirSync(bin);
+    writeFileSync(join(bin, "setpriv"), "#!/bin/sh\nsleep 0.3\n", { mode: 0o755 });
+    const env = { TMPDIR: join(testDir(), "none"), PATH: `${bin}:${process.env.PATH}` };
+    const outcome = await run(["-n1", "--log-dir=logs", "--exec", "true"], { env });
+    expect(listLivingProcesses()).toEqual([]);
+    expect(outcome.code).toBe(2);
+  });
 });
 
 describe("a dry run", () => {
