@@ -48,9 +48,9 @@ export interface Step {
 
 interface FitPoint {
   readonly ring: AttentionRecord;
-  readonly mesh: AttentionRecord;
+  readonly mesh2d: AttentionRecord;
   readonly tokens: number;
-  readonly publishedSeconds: { readonly ring: number; readonly mesh: number };
+  readonly publishedSeconds: { readonly ring: number; readonly mesh2d: number };
 }
 
 /**
@@ -66,11 +66,11 @@ export function fitNetworks(ranks: 16, tokens: readonly number[] = lengths): rea
     const lengthIndex = lengths.indexOf(length as (typeof lengths)[number]);
     return {
       ring: recordProblem(ringStrategy(ranks), problem),
-      mesh: recordProblem(tileStrategy([gridSide, gridSide], "fused"), problem),
+      mesh2d: recordProblem(tileStrategy([gridSide, gridSide], "fused"), problem),
       tokens: length,
       publishedSeconds: {
         ring: stepSeconds.ring[ranks][lengthIndex]!,
-        mesh: stepSeconds.notOverlapped[ranks][lengthIndex]!,
+        mesh2d: stepSeconds.notOverlapped[ranks][lengthIndex]!,
       },
     };
   });
@@ -88,7 +88,7 @@ function evaluateFit(
 ): Omit<NetworkFit, "topology" | "bandwidth"> {
   const profile = createProfile({ gpu: "a100", topology, bandwidth });
   const model = models[stepSeconds.model];
-  const computeLogTimeRatios = (strategyName: "ring" | "mesh") =>
+  const computeLogTimeRatios = (strategyName: "ring" | "mesh2d") =>
     points.map(({ tokens, publishedSeconds, ...records }) => {
       const step = { tokens, ranks: records[strategyName].ranks.length, matmul: profile.kernels.matmul };
       return Math.log(
@@ -96,12 +96,14 @@ function evaluateFit(
           computeStepSeconds(simulateTiming(records[strategyName], profile).seconds, model, step),
       );
     });
-  const [ring, mesh] = [computeLogTimeRatios("ring"), computeLogTimeRatios("mesh")];
-  const statedLogSpeedups = points.map((point) => Math.log(point.publishedSeconds.ring / point.publishedSeconds.mesh));
+  const [ring, mesh2d] = [computeLogTimeRatios("ring"), computeLogTimeRatios("mesh2d")];
+  const statedLogSpeedups = points.map((point) =>
+    Math.log(point.publishedSeconds.ring / point.publishedSeconds.mesh2d),
+  );
   return {
     sequences: Math.exp(mean(ring)) / model.layers,
-    error: Math.sqrt(mean([...sumOfSquares(ring), ...sumOfSquares(mesh)])),
-    ratio: Math.exp(mean(statedLogSpeedups) - mean(ring) + mean(mesh)),
+    error: Math.sqrt(mean([...sumOfSquares(ring), ...sumOfSquares(mesh2d)])),
+    ratio: Math.exp(mean(statedLogSpeedups) - mean(ring) + mean(mesh2d)),
     statedRatio: Math.exp(mean(statedLogSpeedups)),
   };
 }

@@ -58,6 +58,6 @@ function createRow({ operation, bytes, seconds }: Timing, copySeconds: number): 
   return {
     case: name,
     numbers: { gigabytesPerSecond, vsCopy: copySpeedRatio },
-    text: `${gigabytesPerSecond.toFixed(2).padStart(7)} GB/s      ${copySpeedRatio.toFixed(2)} × a plain copy (${(bytes / copySeconds / 1e9).toFixed(1)} GB/s)`,
+    text: `${gigabytesPerSecond.toFixed(2).padStart(7)} GB/s algorithm bandwidth   ${copySpeedRatio.toFixed(2)} × that of a memory copy (${(bytes / copySeconds / 1e9).toFixed(1)} GB/s)`,
   };
 }

@@ -202,6 +202,6 @@ export function createBaselineRow(
   return {
     case: name,
     numbers: { vsPeer: medianSpeedRatio, bestVsPeer: bestSpeedRatio, rate: gflops, peerRate: baselineGflops },
-    text: `${medianSpeedRatio.toFixed(2).padStart(6)} × PyTorch   ${bestSpeedRatio.toFixed(2)} × in the best runs: ${gflops.toFixed(0)} and ${baselineGflops.toFixed(0)} GFLOP/s`,
+    text: `${medianSpeedRatio.toFixed(2).padStart(6)} × the speed of PyTorch (median), ${bestSpeedRatio.toFixed(2)} × (best runs): ${gflops.toFixed(0)} and ${baselineGflops.toFixed(0)} GFLOP/s`,
   };
 }

@@ -55,7 +55,7 @@ export const proofProblems: Readonly<Record<string, ProofProblem>> = {
 // Parallel garbage collection would only add work for one core.
 const garbageCollectorOptions = ["--max-semi-space-size=128", "--single-threaded-gc"];
 
-/** CPU seconds of all threads, and peak memory of the process. */
+/** CPU seconds of all threads, peak memory of the process, and the number of violations found. */
 export interface ProofCosts {
   readonly record: number;
   readonly prove: number;

@@ -98,7 +98,7 @@ function createCallRow(name: string, timings: PairedTimings): ResultRow {
       microseconds,
       peerMicroseconds: baselineMicroseconds,
     },
-    text: `${medianSpeedRatio.toFixed(2).padStart(6)} × PyTorch   ${bestSpeedRatio.toFixed(2)} × in the best runs: ${microseconds.toFixed(2)} and ${baselineMicroseconds.toFixed(2)} µs per call`,
+    text: `${medianSpeedRatio.toFixed(2).padStart(6)} × the speed of PyTorch (median), ${bestSpeedRatio.toFixed(2)} × (best runs): ${microseconds.toFixed(2)} and ${baselineMicroseconds.toFixed(2)} µs per call`,
   };
 }
 
@@ -172,6 +172,6 @@ function createStepRow(name: string, timings: PairedTimings): ResultRow {
       milliseconds,
       peerMilliseconds: baselineMilliseconds,
     },
-    text: `${medianSpeedRatio.toFixed(2).padStart(6)} × PyTorch   ${bestSpeedRatio.toFixed(2)} × in the best runs: ${milliseconds.toFixed(1)} and ${baselineMilliseconds.toFixed(1)} ms per step`,
+    text: `${medianSpeedRatio.toFixed(2).padStart(6)} × the speed of PyTorch (median), ${bestSpeedRatio.toFixed(2)} × (best runs): ${milliseconds.toFixed(1)} and ${baselineMilliseconds.toFixed(1)} ms per step`,
   };
 }

@@ -68,7 +68,7 @@ const optionTexts: Readonly<Record<(typeof integerOptions | typeof numberOptions
   layers: "number of layers",
   chunks: "number of chunks in a sequence",
   chunkLength: "number of bases in a chunk",
-  warmup: "steps over which routing goes from all chunks to --top-k",
+  warmup: "steps over which the number of chunks that each chunk attends to decreases from all to --top-k",
   ranks: "number of ranks",
   batch: "batch size, in sequences",
   steps: "number of training steps",

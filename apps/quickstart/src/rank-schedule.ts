@@ -185,7 +185,7 @@ class ScheduleReader {
       if (event.op === "mark") isBackward ||= interned.strings[event.arg(0)] === "backward";
       if (isBackward && !includesBackward) return;
       if (event.op === "attend" || event.op === "attendBackward") {
-        const [queries, keys] = rowIds(event);
+        const [queries, keys] = readRowSetIds(event);
         const owners = this.#findOwners(keys);
         tiles.push({ queries: this.#findOwners(queries), keys: owners, isBackward, ...stages.findStage(owners) });
       }
@@ -218,7 +218,7 @@ class ScheduleReader {
     };
     if (event.op === "empty") history.recordAllocation(event.arg(0), time);
     else if (event.op === "attend" || event.op === "attendBackward") {
-      const [queries, keys] = rowIds(event);
+      const [queries, keys] = readRowSetIds(event);
       for (const [i, operandName] of operandNames[event.op].entries())
         recordOperand(i, operandName, keyNames.has(operandName) ? keys : queries);
     } else if (event.op === "copy") {
@@ -294,7 +294,7 @@ const resultNames: ReadonlySet<string> = new Set(["out", "lse", "dQ", "dK, dV"])
 const keyNames: ReadonlySet<string> = new Set(["K, V", "dK, dV"]);
 
 /** Returns the IDs of the query rows and key rows, which follow the operands. */
-function rowIds(event: TapeReader): readonly [number, number] {
+function readRowSetIds(event: TapeReader): readonly [number, number] {
   const numOperands = operandNames[event.op as "attend"].length;
   return [event.arg(numOperands), event.arg(numOperands + 1)];
 }

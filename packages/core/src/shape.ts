@@ -168,7 +168,7 @@ export function checkViewBounds(view: StridedView, size: number): void {
   if (isValid && (isEmpty || (minOffset >= 0 && maxOffset < size))) return;
   throw new ShapeError({
     where: "view",
-    expected: `a view within the ${size} elements of the tensor`,
+    expected: `a view within the ${size} elements of the tensor's storage`,
     received: `${formatShape(shape)} with strides ${formatShape(strides)} from element ${formatValue(offset)}`,
   });
 }

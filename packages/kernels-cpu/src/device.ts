@@ -138,7 +138,7 @@ export class CpuDevice extends NativeDevice<CpuAddon> {
     "slopes",
     "dropout",
     "sampleMasks",
-    "valueHeadSize",
+    "valueHeadDim",
   ];
   readonly stream: CpuStream;
   /** Number of compute threads, including the stream's own. */

@@ -84,7 +84,7 @@ export class CudaDevice extends NativeDevice<CudaAddon> {
     "slopes",
     "dropout",
     "sampleMasks",
-    "valueHeadSize",
+    "valueHeadDim",
   ];
   readonly stream: CudaStream;
   /** Compute capability: 80 for 8.0. */

@@ -6,7 +6,7 @@ import { promisify } from "node:util";
 import { fileURLToPath } from "node:url";
 import { afterAll, beforeAll, expect, test } from "vitest";
 
-interface Rung {
+interface KernelMeasurement {
   readonly rung: number;
   readonly error: number;
   readonly deviceBytes: number;
@@ -23,7 +23,7 @@ const directory = mkdtempSync(join(tmpdir(), "mosaic-ladder-"));
 /**
  * The output of benchmark.cc per rung, at 384 rows and keys, then at lengths that are not divisible by any tile size.
  */
-let measured: readonly Rung[] = [];
+let measured: readonly KernelMeasurement[] = [];
 
 beforeAll(async () => {
   const options = ["-std=c++20", "-O1", "-march=x86-64-v3", "-Wno-unknown-pragmas", "-Wno-psabi"];
@@ -38,7 +38,7 @@ beforeAll(async () => {
   measured = stdout
     .trim()
     .split("\n")
-    .map((line) => JSON.parse(line) as Rung);
+    .map((line) => JSON.parse(line) as KernelMeasurement);
 }, 300_000);
 afterAll(() => rmSync(directory, { recursive: true }));
 

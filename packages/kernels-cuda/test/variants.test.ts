@@ -63,7 +63,7 @@ const trials = pairwise({
 const spanOrders: Readonly<Record<string, (length: number) => readonly Span[]>> = {
   contiguous: (length) => [span(0, length)],
   striped: (length) => [0, 1, 2].map((first) => span(first, Math.ceil((length - first) / 3), 3)),
-  zigzag: (length) => [span(length - 10, 10), span(0, 10), span(10, length - 20)],
+  unordered: (length) => [span(length - 10, 10), span(0, 10), span(10, length - 20)],
 };
 
 function findMaskTrial(name: string): {

@@ -45,15 +45,15 @@ describe("memory and traffic match the formulas", () => {
         const allocatedBefore = device.memory().allocated;
         using model = fullyShard(ctx, new Blocks(ctx), { stage });
         const units = listUnitSizes(model);
-        const shard = units.reduce((sum, unit) => sum + 4 * computeShardSize(unit, ranks), 0);
-        const parameters = stage === 3 ? shard : ranks * shard;
+        const shardBytes = units.reduce((sum, unit) => sum + 4 * computeShardSize(unit, ranks), 0);
+        const parameters = stage === 3 ? shardBytes : ranks * shardBytes;
         // The tables of rotary embeddings are created by the first forward.
         expect(device.memory().allocated - allocatedBefore).toBe(parameters);
         using optimizer = new AdamW(model);
         // Two numbers per element on this rank. Blocks of memory are multiples of 64 bytes.
         const stateBytes = device.memory().allocated - allocatedBefore - parameters;
         expect(stateBytes).toBeGreaterThanOrEqual(0);
-        expect(stateBytes).toBeLessThanOrEqual(2 * (shard + 64 * model.parameters().length));
+        expect(stateBytes).toBeLessThanOrEqual(2 * (shardBytes + 64 * model.parameters().length));
 
         backwardStep(ctx, model, 0).dispose();
         reduceGradients(ctx, model);
@@ -62,15 +62,16 @@ describe("memory and traffic match the formulas", () => {
         const group = ctx.mesh.group("dp");
         const allocatedBeforeZeroGrad = device.memory().allocated;
         optimizer.zeroGrad();
-        expect(allocatedBeforeZeroGrad - device.memory().allocated, "gradients").toBe(shard);
+        expect(allocatedBeforeZeroGrad - device.memory().allocated, "gradients").toBe(shardBytes);
 
         const bytesSentBefore = group.traffic().bytesSent;
         await trainBlocks(ctx, { model, optimizer, maxNorm: Infinity });
         await device.stream.synchronize();
-        const rootUnitBytes = 4 * computeShardSize(units.at(-1)!, ranks);
+        const rootUnitShardBytes = 4 * computeShardSize(units.at(-1)!, ranks);
         // One reduce-scatter and one all-gather. Stage 3 has another all-gather before the backward, except for the
         // model's own unit.
-        const expectedBytes = stage === 3 ? 3 * (shard - rootUnitBytes) + 2 * rootUnitBytes : 2 * shard;
+        const expectedBytes =
+          stage === 3 ? 3 * (shardBytes - rootUnitShardBytes) + 2 * rootUnitShardBytes : 2 * shardBytes;
         // The loss and its count are all-reduced over all ranks: 12 bytes to each other rank.
         expect(group.traffic().bytesSent - bytesSentBefore).toBe((ranks - 1) * (expectedBytes + 12));
       });

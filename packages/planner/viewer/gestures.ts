@@ -1,10 +1,10 @@
-type ViewportShares = readonly [across: number, down: number];
+type ViewportFractions = readonly [across: number, down: number];
 
-/** Actions of pointers. Distances and positions are shares of the element's width and height. */
+/** Actions of pointers. Distances and positions are fractions of the element's width and height. */
 export interface PointerGestures {
-  onPan(shares: ViewportShares): void;
-  onPinch(factor: number, center: ViewportShares): void;
-  onTap(position: ViewportShares): void;
+  onPan(offset: ViewportFractions): void;
+  onPinch(factor: number, center: ViewportFractions): void;
+  onTap(position: ViewportFractions): void;
 }
 
 /** A pointer that moved by at most this many pixels is a tap. */
@@ -53,9 +53,9 @@ export function addPointerGestures(target: HTMLElement, gestures: PointerGesture
 }
 
 export interface WheelGestures {
-  onPan(shares: ViewportShares): void;
-  onZoom(factor: number, center: ViewportShares): void;
-  onZoomRanks(factor: number, center: ViewportShares): void;
+  onPan(offset: ViewportFractions): void;
+  onZoom(factor: number, center: ViewportFractions): void;
+  onZoomRanks(factor: number, center: ViewportFractions): void;
 }
 
 /**
@@ -70,7 +70,7 @@ export function addWheelGestures(target: HTMLElement, gestures: WheelGestures): 
       if (!isZoom && !event.shiftKey && !event.altKey && Math.abs(event.deltaX) <= Math.abs(event.deltaY)) return;
       event.preventDefault();
       const { width, height, left, top } = target.getBoundingClientRect();
-      const position: ViewportShares = [(event.clientX - left) / width, (event.clientY - top) / height];
+      const position: ViewportFractions = [(event.clientX - left) / width, (event.clientY - top) / height];
       const distance = event.deltaY === 0 ? event.deltaX : event.deltaY;
       const factor = Math.exp(Math.max(-1, Math.min(1, distance / 300)));
       if (isZoom) gestures.onZoom(factor, position);

@@ -12,7 +12,7 @@ import { type NativeStorage, releasedMemoryError } from "./storage.ts";
 
 /** Exports of every addon. `bind` sets the array of arguments and the callback for completions. */
 export interface NativeAddon {
-  bind(argumentBuffer: Float64Array, deliver?: (id: number, code: number, message: string) => void): void;
+  bind(argumentBuffer: Float64Array, onCompletion?: (id: number, code: number, message: string) => void): void;
 }
 
 const MAX_AXES = 12;

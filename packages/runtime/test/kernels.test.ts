@@ -225,7 +225,7 @@ describe("native code receives the arguments of a kernel unchanged", () => {
   });
 
   test("attend with all optional features", () => {
-    device.features = ["softcap", "slopes", "dropout", "sampleMasks", "valueHeadSize"];
+    device.features = ["softcap", "slopes", "dropout", "sampleMasks", "valueHeadDim"];
     const slopes = tensor([10]);
     const modifiers = {
       softcap: 30,

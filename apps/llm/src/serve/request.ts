@@ -91,7 +91,7 @@ function parseIncludeUsage(fields: RequestFields): boolean {
   rejectUnknownFields("stream_options", otherFields, "stream_options");
   if (includesUsage === undefined || includesUsage === null) return false;
   if (typeof includesUsage === "boolean") return includesUsage;
-  const message = `stream_options.include_usage: expected true or false, received ${shorten(includesUsage)}`;
+  const message = `stream_options.include_usage: expected true or false, received ${formatTruncatedJson(includesUsage)}`;
   throw invalidFieldError("stream_options", message);
 }
 
@@ -101,7 +101,7 @@ function parseIncludeUsage(fields: RequestFields): boolean {
 function rejectUnknownFields(where: string, otherFields: JsonObject, param: string): void {
   const name = Object.keys(otherFields).find((each) => otherFields[each] !== null);
   if (name === undefined) return;
-  throw invalidFieldError(param, `${where}: ${shorten(name)}: unknown field`, "unknown_parameter");
+  throw invalidFieldError(param, `${where}: ${formatTruncatedJson(name)}: unknown field`, "unknown_parameter");
 }
 
 function parseBody(body: string): JsonObject {
@@ -112,7 +112,9 @@ function parseBody(body: string): JsonObject {
     throw new ApiError(400, `body: expected valid JSON: ${(error as Error).message}`, { code: "invalid_json" });
   }
   if (isJsonObject(json)) return json;
-  throw new ApiError(400, `body: expected a JSON object, received ${shorten(json)}`, { code: "invalid_json" });
+  throw new ApiError(400, `body: expected a JSON object, received ${formatTruncatedJson(json)}`, {
+    code: "invalid_json",
+  });
 }
 
 /** Fields of a body by name, each checked when it is read. */
@@ -126,7 +128,7 @@ class RequestFields {
   getField(name: string, accepts: (value: unknown) => boolean, expected: string): unknown {
     const value = this.#json[name] ?? undefined;
     if (value === undefined || accepts(value)) return value;
-    throw invalidFieldError(name, `${name}: expected ${expected}, received ${shorten(value)}`);
+    throw invalidFieldError(name, `${name}: expected ${expected}, received ${formatTruncatedJson(value)}`);
   }
 
   getNumber(
@@ -162,18 +164,18 @@ class RequestFields {
       if (restrictedField) {
         const { expected, remedy } = restrictedField;
         const remedyText = remedy === undefined ? "" : `; ${remedy}`;
-        const message = `${name}: expected ${expected}, received ${shorten(value)}${remedyText}`;
+        const message = `${name}: expected ${expected}, received ${formatTruncatedJson(value)}${remedyText}`;
         throw invalidFieldError(name, message, "unsupported_value");
       }
       const isOfOtherEndpoint = name === (kind === "chat" ? "prompt" : "messages");
       if (!supportedFields.includes(name) || isOfOtherEndpoint) {
-        throw invalidFieldError(name, `${shorten(name)}: unknown field`, "unknown_parameter");
+        throw invalidFieldError(name, `${formatTruncatedJson(name)}: unknown field`, "unknown_parameter");
       }
     }
   }
 }
 
-const shorten = (value: unknown): string => {
+const formatTruncatedJson = (value: unknown): string => {
   const text = JSON.stringify(value);
   return text.length > 60 ? `${text.slice(0, 57)}…` : text;
 };
@@ -283,7 +285,10 @@ const emptyMessageFields: readonly string[] = ["tool_calls", "annotations"];
 function toMessage(value: unknown, index: number): ChatMessage {
   const fieldName = `messages[${index}]`;
   if (!isJsonObject(value) || typeof value["role"] !== "string") {
-    throw invalidFieldError("messages", `${fieldName}: expected { role, content }, received ${shorten(value)}`);
+    throw invalidFieldError(
+      "messages",
+      `${fieldName}: expected { role, content }, received ${formatTruncatedJson(value)}`,
+    );
   }
   const { role: _, content, ...messageFields } = value;
   const otherFields = Object.entries(messageFields).filter(
@@ -298,7 +303,7 @@ function toMessage(value: unknown, index: number): ChatMessage {
       rejectUnknownFields(`${fieldName}.content[${i}]`, partFields, "messages");
     return { role: value["role"], content: content.map(({ text }) => text).join("") };
   }
-  const receivedText = content === undefined ? "none" : shorten(content);
+  const receivedText = content === undefined ? "none" : formatTruncatedJson(content);
   throw invalidFieldError(
     "messages",
     `${fieldName}.content: expected a string, or parts of the type "text", received ${receivedText}`,

@@ -15,7 +15,7 @@ export interface RefineOptions {
 const EXCESS_TIME_WEIGHT = 300;
 /** Number of swaps of the slowest rank that are tried: those that come closest to equalizing the pairs of two ranks. */
 const MAX_LEVELLING_SWAPS = 32;
-const MAX_COMPARED_PAIRS = 20_000;
+const MAX_COMPARED_CHUNK_PAIRS = 20_000;
 /** Limits of random swaps of the slowest rank: drawn, and tried, which excludes those that do not relieve it. */
 const MAX_RANDOM_DRAWS = 4096;
 const MAX_TRIED_SWAPS = 128;
@@ -148,14 +148,14 @@ class SwapSearch {
     const { ranks, pairs, model } = this.#problem;
     if (model.secondsPerPair * this.#pairsByRank[slowestRank]! < this.#rankTime(slowestRank) * 0.999) return false;
     const swapCandidates: { readonly error: number; readonly a: number; readonly b: number }[] = [];
-    let [maxError, numComparedPairs] = [Number.POSITIVE_INFINITY, 0];
-    for (let k = 0; k < ranks && numComparedPairs < MAX_COMPARED_PAIRS; k++) {
+    let [maxError, numComparedChunkPairs] = [Number.POSITIVE_INFINITY, 0];
+    for (let k = 0; k < ranks && numComparedChunkPairs < MAX_COMPARED_CHUNK_PAIRS; k++) {
       const rank = (slowestRank + k) % ranks;
       const targetGain = (this.#pairsByRank[slowestRank]! - this.#pairsByRank[rank]!) / 2;
       if (targetGain <= 0) continue;
       for (const a of this.#chunksByRank[0]![slowestRank]!) {
         for (const b of this.#chunksByRank[0]![rank]!) {
-          numComparedPairs++;
+          numComparedChunkPairs++;
           const gain = pairs[a]! - pairs[b]!;
           const error = Math.abs(gain - targetGain);
           if (gain <= 0 || error >= maxError) continue;
@@ -167,7 +167,7 @@ class SwapSearch {
         }
       }
     }
-    this.#numVisits += numComparedPairs;
+    this.#numVisits += numComparedChunkPairs;
     swapCandidates.sort((x, y) => x.error - y.error);
     return swapCandidates.slice(0, MAX_LEVELLING_SWAPS).some(({ a, b }) => this.#swapIfBetter(a, b));
   }

@@ -59,8 +59,8 @@ async function checkReduceScatter(group: ProcessGroup, op: ReduceOp, dtype: DTyp
     group.reduceScatter(out, input, op, counts === equalCounts ? undefined : { counts }).wait();
     const start = sumOfCounts(counts.slice(0, rank));
     const expected = computeReduction(inputs, op, dtype).subarray(start, start + counts[rank]!);
-    await checkTensorValues(out, expected, `shares ${counts.join()}, rank ${rank}`);
-    await checkTensorValues(input, inputs[rank]!, `shares ${counts.join()}, rank ${rank}: the input after the call`);
+    await checkTensorValues(out, expected, `counts ${counts.join()}, rank ${rank}`);
+    await checkTensorValues(input, inputs[rank]!, `counts ${counts.join()}, rank ${rank}: input after the call`);
   }
 }
 
@@ -125,7 +125,7 @@ async function checkAllGather(group: ProcessGroup, dtype: DType): Promise<void> 
     using input = makeTensor(group, inputs[group.rank]!, { dtype });
     using out = makeReceiveBuffer(group, sumOfCounts(counts), dtype);
     group.allGather(out, input, counts === equalCounts ? undefined : { counts }).wait();
-    await checkTensorValues(out, concatenate(inputs), `shares ${counts.join()} on rank ${group.rank}`);
+    await checkTensorValues(out, concatenate(inputs), `counts ${counts.join()} on rank ${group.rank}`);
   }
 }
 

@@ -34,7 +34,7 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
     if (features.every((feature) => device.features?.includes(feature))) await body();
   };
   const modifierFeatures: readonly KernelFeature[] = ["softcap", "slopes", "dropout"];
-  const allFeatures: readonly KernelFeature[] = [...modifierFeatures, "valueHeadSize"];
+  const allFeatures: readonly KernelFeature[] = [...modifierFeatures, "valueHeadDim"];
   const heads = { numHeads: 4, numKvHeads: 2, headDim: 24 };
   return [
     ...variants.flatMap(({ name, modifiers }) =>
@@ -46,7 +46,7 @@ export function attentionVariantCases(make: MakeDevice, tolerance?: Readonly<Rec
     ...headDimPairs.flatMap(([headDim, valueHeadDim]) =>
       (["float32", "bfloat16"] as const).map((dtype) => ({
         name: `attention: KV head size ${headDim}, value head size ${valueHeadDim}, ${dtype}`,
-        run: runIfSupported(["valueHeadSize"], () => runCase(variantCase({ ...heads, headDim, valueHeadDim, dtype }))),
+        run: runIfSupported(["valueHeadDim"], () => runCase(variantCase({ ...heads, headDim, valueHeadDim, dtype }))),
       })),
     ),
     ...(["reversed", "gapped"] as const).map((storageOrder) => ({

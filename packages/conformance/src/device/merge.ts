@@ -8,7 +8,7 @@ const minusInfinity = Number.NEGATIVE_INFINITY;
 /** Returns cases of merge. */
 export function mergeCases(make: MakeDevice): Case[] {
   return [
-    { name: "merge: two states over disjoint keys, either or both empty", run: () => withDevice(make, checkMerge) },
+    { name: "merge: two states over disjoint keys, including empty states", run: () => withDevice(make, checkMerge) },
     { name: "merge: two states with large lse, equal and far apart", run: () => withDevice(make, checkMergeLarge) },
     { name: "merge: two states, either or both of infinite lse", run: () => withDevice(make, checkMergeInfinite) },
     {

@@ -208,8 +208,8 @@ function hasSameValues(a: Float32Array, b: Float32Array): boolean {
 async function checkFeatureRefused(device: Device, feature: KernelFeature): Promise<void> {
   const x = createTensorFactory(device);
   const [[{ out, lse }, q, kv], modifiers] = [sampleArguments.attend(x), modifierFactoriesByFeature[feature](x)];
-  const v = feature === "valueHeadSize" ? x([1, 1, NUM_KEYS, WIDTH + 2]) : kv.v;
-  const wideOut = feature === "valueHeadSize" ? x([1, 2, ROWS, WIDTH + 2]) : out;
+  const v = feature === "valueHeadDim" ? x([1, 1, NUM_KEYS, WIDTH + 2]) : kv.v;
+  const wideOut = feature === "valueHeadDim" ? x([1, 2, ROWS, WIDTH + 2]) : out;
   const call = { ...tile, ...(modifiers && { modifiers }) };
   const attend = () => device.kernels.attend({ out: wideOut, lse }, q, { k: kv.k, v }, call);
   if (device.features?.includes(feature)) return attend();
@@ -222,11 +222,11 @@ async function checkFeatureRefused(device: Device, feature: KernelFeature): Prom
   checkEqual(await wideOut.read(), outBefore, "out after a rejected call");
 }
 
-/** Creates modifiers that use each feature. `valueHeadSize` is used through shapes instead. */
+/** Creates modifiers that use each feature. `valueHeadDim` is used through shapes instead. */
 const modifierFactoriesByFeature: Readonly<Record<KernelFeature, (x: TensorFactory) => Tile["modifiers"]>> = {
   softcap: () => ({ softcap: 30 }),
   slopes: (x) => ({ slopes: x([2]) }),
   dropout: () => ({ dropout: { probability: 0.5, seed: 1, stream: 2, batchOffset: 0 } }),
   sampleMasks: () => ({ sampleMasks: [[]] }),
-  valueHeadSize: () => undefined,
+  valueHeadDim: () => undefined,
 };

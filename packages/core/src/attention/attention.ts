@@ -167,7 +167,7 @@ function createGradientAccumulator(input: Tensor): Tensor {
  * result is exact on any mesh. q [B,H,Sq,D], k [B,Hkv,Sk,D] and v [B,Hkv,Sk,Dv], with H a multiple of Hkv, are this
  * rank's shards. Returns [B,H,Sq,Dv] in q's dtype, in the memory order [B,Sq,H,Dv]. A query without a visible key
  * yields 0. Differentiable in q, k, v and `sinks`. Sums are float32 and rounded once. If Dv differs from D, as in
- * multi-head latent attention (DeepSeek-V2), the device must have the feature `valueHeadSize`.
+ * multi-head latent attention (DeepSeek-V2), the device must have the feature `valueHeadDim`.
  *
  * For a batch of sequences of different lengths, padded on the left or the right, pass `lengths` and `padding`. For a
  * different mask per sample, pass a list of masks. Rows of padding yield 0, an lse of −Infinity (their sink, if there

@@ -201,6 +201,6 @@ function requestedFeatures({ k, v }: KvBlock, modifiers: AttentionModifiers): re
   if (sampleMasks) features.push(["sampleMasks", `sampleMasks for ${sampleMasks.length} samples`]);
   const [headDim, valueHeadDim] = [k.shape[3]!, v.shape[3]!];
   if (headDim !== valueHeadDim)
-    features.push(["valueHeadSize", `keys of head size ${headDim} and values of head size ${valueHeadDim}`]);
+    features.push(["valueHeadDim", `keys of head size ${headDim} and values of head size ${valueHeadDim}`]);
   return features;
 }

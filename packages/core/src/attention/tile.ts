@@ -13,7 +13,7 @@ export interface AttentionState {
   readonly lse: Tensor;
 }
 
-/** Keys k [B,Hkv,S,D] and values v [B,Hkv,S,Dv]. Dv ≠ D requires a device with the feature `valueHeadSize`. */
+/** Keys k [B,Hkv,S,D] and values v [B,Hkv,S,Dv]. Dv ≠ D requires a device with the feature `valueHeadDim`. */
 export interface KvBlock {
   readonly k: Tensor;
   readonly v: Tensor;

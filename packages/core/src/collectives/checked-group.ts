@@ -51,7 +51,7 @@ export interface CollectiveCall {
   readonly op: CollectiveOp;
   readonly out?: Tensor;
   readonly input?: Tensor;
-  readonly reduce?: ReduceOp;
+  readonly reduceOp?: ReduceOp;
   readonly root?: number;
   /** The caller passed counts, so shapes may differ between ranks. */
   readonly allowUnequalShapes?: boolean;
@@ -165,7 +165,7 @@ export abstract class CheckedGroup implements ProcessGroup {
     checkOverlap(where, { out: input, input: out, inPlaceOffset: input.offset + sum(send.slice(0, this.rank)) });
     const allowUnequalShapes = !!options?.counts;
     return this.#enqueue(
-      { op: "reduceScatter", out, input, send, reduce: op, allowUnequalShapes },
+      { op: "reduceScatter", out, input, send, reduceOp: op, allowUnequalShapes },
       options?.label ?? "",
     );
   }
@@ -173,7 +173,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   allReduce(x: Tensor, op: ReduceOp = "sum", options?: CollectiveOptions): Work {
     const where = this.#checkOperands("allReduce", options, x);
     checkReduceOp(where, op);
-    return this.#enqueue({ op: "allReduce", out: x, reduce: op }, options?.label ?? "");
+    return this.#enqueue({ op: "allReduce", out: x, reduceOp: op }, options?.label ?? "");
   }
 
   allToAll(out: Tensor, input: Tensor, options?: AllToAllOptions): Work {

@@ -22,10 +22,10 @@ export const kernelEnumerations = {
 /**
  * Optional parts of the contract, which were added later. `Device.features` lists those that a device supports. A call
  * that needs another one is rejected; see `checkFeatures`. `dropout` is dropout of attention weights; the kernel
- * `dropout` below, which every device has, is dropout of elements. `valueHeadSize`: v may have a different head size
+ * `dropout` below, which every device has, is dropout of elements. `valueHeadDim`: v may have a different head size
  * than q and k.
  */
-export const kernelFeatures = ["softcap", "slopes", "dropout", "sampleMasks", "valueHeadSize"] as const;
+export const kernelFeatures = ["softcap", "slopes", "dropout", "sampleMasks", "valueHeadDim"] as const;
 
 /**
  * Fields of structure arguments, in the order in which native code reads them. They are documented at their interfaces.

@@ -122,9 +122,9 @@ test("a TypeScript device rejects each kernel feature that it does not support",
       slopes: { slopes: allocateTensor(1) },
       dropout: { dropout: { probability: 0.5, seed: 0, stream: 0, batchOffset: 0 } },
       sampleMasks: { sampleMasks: [] },
-      valueHeadSize: undefined,
+      valueHeadDim: undefined,
     }[feature];
-    const v = feature === "valueHeadSize" ? allocateTensor(1, 1, 2, 3) : k;
+    const v = feature === "valueHeadDim" ? allocateTensor(1, 1, 2, 3) : k;
     device.kernels.attend(state, q, { k, v }, { q: [], k: [], mask: [], scale: 1, modifiers });
   };
   for (const feature of kernelFeatures) {

@@ -3,7 +3,7 @@ import { encode, type Frame, FrameReader } from "./frames.ts";
 import { LIMITS, ProtocolError } from "./wire.ts";
 
 /** Callbacks of a channel's owner. */
-export interface ChannelEvents {
+export interface ChannelCallbacks {
   /** Called with each complete frame, without its length. May throw ProtocolError, which closes the channel. */
   onContent(content: Buffer): void;
   /** Called once, when the connection has ended. */
@@ -28,14 +28,14 @@ export class Channel {
   /** Time at which data was last received, on the clock of `performance.now()`. */
   lastReceivedAt: number = performance.now();
   readonly #stream: Duplex;
-  readonly #events: ChannelEvents;
+  readonly #events: ChannelCallbacks;
   readonly #reader = new FrameReader();
   #queue: Buffer[] = [];
   #isFlushScheduled = false;
   #isFinished = false;
   #hasEnded = false;
 
-  constructor(stream: Duplex, events: ChannelEvents) {
+  constructor(stream: Duplex, events: ChannelCallbacks) {
     this.#stream = stream;
     this.#events = events;
     stream.on("data", (chunk: Buffer) => this.#receive(chunk));
@@ -94,7 +94,9 @@ export class Channel {
     this.#stream.write(this.#queue.length === 1 ? firstBuffer : Buffer.concat(this.#queue));
     this.#queue = [];
     if (this.#stream.writableLength > MAX_UNREAD_BYTES)
-      this.#end("the peer has stopped reading and its receive buffer is full");
+      this.#end(
+        `more than ${MAX_UNREAD_BYTES / 2 ** 20} MiB wait to be sent, because the peer reads too slowly or not at all`,
+      );
   }
 
   #receive(chunk: Buffer): void {

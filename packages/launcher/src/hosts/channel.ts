@@ -17,7 +17,7 @@ const DRAIN_TIMEOUT_MS = 1000;
 const MAX_EARLY_LINES = 100;
 
 /** Callbacks of the launcher for one agent. */
-export interface ChannelEvents {
+export interface ChannelCallbacks {
   readonly onEvent: (event: LaunchEvent) => void;
   /** Called with a line that is not an event: from ssh, the remote shell, or an agent that could not start. */
   readonly onText: (line: string) => void;
@@ -27,7 +27,7 @@ export interface ChannelEvents {
 /** One agent and the connection to its standard input and output, through ssh. */
 export class Channel {
   readonly #child: ChildProcess;
-  readonly #events: ChannelEvents;
+  readonly #events: ChannelCallbacks;
   readonly #earlyLines: string[] = [];
   #isReady = false;
   #hasEnded = false;
@@ -35,7 +35,7 @@ export class Channel {
   /** Whether the agent has reported the end of its job. */
   hasResult = false;
 
-  constructor(command: Command, header: AgentHeader, { cwd, events }: { cwd: string; events: ChannelEvents }) {
+  constructor(command: Command, header: AgentHeader, { cwd, events }: { cwd: string; events: ChannelCallbacks }) {
     this.#events = events;
     // In a separate process group, because this process forwards Ctrl-C itself.
     this.#child = spawn(command.program, command.args, { cwd, detached: true, stdio: ["pipe", "pipe", "pipe"] });

@@ -241,7 +241,7 @@ export class HostsJob {
     const { code, signal } = channel.exit;
     if (!channel.isReady) return describeStartFailure(host, channel.exit, hostCommand(this.#plan, rank)).message;
     if (code === SSH_FAILURE_EXIT_CODE) return `host ${host.name}: the connection to its agent was lost`;
-    return `host ${host.name}: its agent exited without a result (${signal === null ? `exit code ${code}` : `killed by ${signal}`})`;
+    return `host ${host.name}: its agent exited without a result (${signal === null ? `the exit code of the agent is ${code}` : `killed by ${signal}`})`;
   }
 
   #killAll(): void {

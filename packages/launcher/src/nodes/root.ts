@@ -173,11 +173,12 @@ export class RootCoordinator implements Coordinator {
     );
     this.#state = "between";
     const failure = this.#diagnose(records.map((record) => ({ record, hint: findHint(record) })));
-    const isLost = this.#lostNode !== undefined && !(failure !== undefined && this.#firstFailureAt < this.#lostAt);
+    const isEndedByNodeLoss =
+      this.#lostNode !== undefined && !(failure !== undefined && this.#firstFailureAt < this.#lostAt);
     const decision = this.#policy.decide({
       ...{ attempt: this.#attempt, uptimeMs: Date.now() - this.#startTime, stop: this.#stopRequest },
-      failure: isLost ? undefined : failure,
-      lost: isLost ? this.#lostNode : undefined,
+      failure: isEndedByNodeLoss ? undefined : failure,
+      lost: isEndedByNodeLoss ? this.#lostNode : undefined,
     });
     this.#broadcast({ kind: "outcome", attempt: this.#attempt, end: encodeDecision(decision) });
     for (const member of this.#members.values()) member.isParticipant = false;

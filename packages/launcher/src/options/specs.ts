@@ -110,7 +110,7 @@ export const OPTIONS: readonly OptionSpec[] = [
     kind: "value",
     value: "TIME",
     default: "10s",
-    helpText: "end the job after two consecutive failures within this time of the start",
+    helpText: "end the job after two consecutive failures, each within this time of the start of its attempt",
   },
   {
     name: "log-dir",

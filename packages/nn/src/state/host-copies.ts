@@ -147,7 +147,7 @@ function formatHostGroups(
 }
 
 /** A file on this host with the newest complete checkpoint. */
-export interface LocalCopy {
+export interface LocalCheckpoint {
   readonly path: string;
   /** To be called when all ranks of the host have read it. */
   release(): Promise<void>;
@@ -158,7 +158,7 @@ export interface LocalCopy {
  *
  * @throws FileError if no host has one, or if the bytes of the copies differ.
  */
-export async function fetchNewestCheckpoint(ctx: Context, call: CheckpointRequest): Promise<LocalCopy> {
+export async function fetchNewestCheckpoint(ctx: Context, call: CheckpointRequest): Promise<LocalCheckpoint> {
   const { where, path, options } = call;
   const checkpointReplicas = await inspectHosts(ctx, call);
   const { hosts, newestCheckpoint, replicas } = checkpointReplicas;

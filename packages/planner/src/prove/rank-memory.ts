@@ -139,7 +139,7 @@ export class RankMemory {
   }
 
   /** Returns a pending collective by its number. */
-  pendingBatch(workId: number): PostedBatch | undefined {
+  findPendingCollective(workId: number): PostedBatch | undefined {
     for (const batch of this.#pendingBatches) if (batch.workId === workId) return batch;
     return undefined;
   }

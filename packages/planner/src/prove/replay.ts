@@ -123,7 +123,7 @@ export class Replay {
         return compute.beginPhase(phase);
       }
       case "wait":
-        this.#awaitedCollective = this.#memory.pendingBatch(event.arg(0));
+        this.#awaitedCollective = this.#memory.findPendingCollective(event.arg(0));
         return;
       case "attend":
         this.#checkRace(event, countsByKernel.attend);

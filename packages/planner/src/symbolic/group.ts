@@ -138,7 +138,7 @@ export class SymbolicGroup extends CheckedGroup {
     const { record } = this.device;
     const tensors = out && input ? [out, input] : [];
     const views = out && input ? tensors.map((tensor) => record.viewOf(tensor)) : [-1, -1];
-    const root = call.root ?? (call.reduce ? reduceOps.indexOf(call.reduce) : 0);
+    const root = call.root ?? (call.reduceOp ? reduceOps.indexOf(call.reduceOp) : 0);
     const workId = record.nextWorkId();
     const args = [workId, this.info.id, record.interned.stringId(label), this.#numCalls++, ...views, root, ...counts];
     record.push(opcodes[op], args);

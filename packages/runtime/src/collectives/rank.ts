@@ -25,7 +25,7 @@ function encodeCall(call: CollectiveCall): Float64Array {
   const words = [
     collectiveOps.indexOf(call.op),
     operand ? dtypeCodes[operand.dtype] : noDTypeCode,
-    reduceOps.indexOf(call.reduce ?? "sum"),
+    reduceOps.indexOf(call.reduceOp ?? "sum"),
     call.root ?? 0,
     call.allowUnequalShapes ? 1 : 0,
     storageAddress(out),
