@@ -68,7 +68,8 @@ const optionTexts: Readonly<Record<(typeof integerOptions | typeof numberOptions
   layers: "number of layers",
   chunks: "number of chunks in a sequence",
   chunkLength: "number of bases in a chunk",
-  warmup: "steps over which the number of chunks that each chunk attends to decreases from all to --top-k",
+  warmup:
+    "steps over which the number of chunks that each chunk attends to decreases from all to --top-k, with --method meta",
   ranks: "number of ranks",
   batch: "batch size, in sequences",
   steps: "number of training steps",
@@ -76,8 +77,12 @@ const optionTexts: Readonly<Record<(typeof integerOptions | typeof numberOptions
   checkpointEvery: "steps between checkpoints",
   evaluateEvery: "steps between evaluations",
   learningRate: "learning rate",
-  teacher: "weight of the loss that trains the router on the attention mass of chunks",
+  teacher: "weight of the loss that trains the router on the attention mass of chunks, with --method meta",
 };
+
+/** Options of routing, which only the method "meta" has. */
+const routingOptions = ["topK", "warmup", "teacher"] as const satisfies readonly (keyof Settings)[];
+const isRoutingOption = (name: string): boolean => routingOptions.some((option) => option === name);
 
 const toFlag = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
 
@@ -117,6 +122,12 @@ export function parseSettings(args: readonly string[], fixedOptions: FixedOption
       parsedNumbers[name] = parseNumber(toFlag(name), text, name in { learningRate: 0, teacher: 0 });
   }
   const method = parseChoice("method", values["method"] ?? taskDefaults.method, methods);
+  const unusedOption = method === "meta" ? undefined : routingOptions.find((name) => parsedNumbers[name] !== undefined);
+  if (unusedOption !== undefined) {
+    throw new UsageError(
+      `--${toFlag(unusedOption)}: expected no value with --method ${method}, which has no router; received "${parsedNumbers[unusedOption]}"; omit it or use --method meta`,
+    );
+  }
   const settings: Settings = { ...taskDefaults, ...parsedNumbers, method };
   const outputDir =
     values["output-dir"] ?? `runs/${task}-${method}${method === "meta" ? settings.topK : ""}-${settings.seed}`;
@@ -130,7 +141,9 @@ export function checkNoOptions(command: string, args: readonly string[]): void {
 
 /** The command line that `parseSettings` parses into these settings. */
 export function formatArgs(settings: Settings): readonly string[] {
-  return Object.entries(settings).flatMap(([name, value]) => [`--${toFlag(name)}`, String(value)]);
+  return Object.entries(settings)
+    .filter(([name]) => settings.method === "meta" || !isRoutingOption(name))
+    .flatMap(([name, value]) => [`--${toFlag(name)}`, String(value)]);
 }
 
 const POSITIVE_SETTINGS = ["ranks", "chunks", "chunkLength", "batch", "steps", "embedDim", "heads", "layers"] as const;

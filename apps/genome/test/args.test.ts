@@ -7,6 +7,8 @@ test("tasks have defaults, options override them, and formatted arguments parse 
   expect(settings).toMatchObject({ task: "planted", method: "meta", topK: 1, learningRate: 0.5, ranks: 2, heads: 1 });
   expect(settings.outputDir).toBe("runs/planted-meta1-0");
   expect(parseSettings(formatArgs(settings))).toEqual(settings);
+  const ringSettings = parseSettings(["--method", "ring", "--steps", "7"]);
+  expect(parseSettings(formatArgs(ringSettings))).toEqual(ringSettings);
   expect(help).toContain("--chunk-length N");
 });
 
@@ -18,6 +20,8 @@ test.each([
   [["--learning-rate", "fast"], 'a number ≥ 0, received "fast"'],
   [["--chunks", "10"], "a multiple of the 4 ranks, received 10"],
   [["--top-k", "16"], "--top-k: expected an integer below the number of chunks, 16; received 16"],
+  [["--method", "ring", "--top-k", "2"], "--top-k: expected no value with --method ring"],
+  [["--method", "local", "--teacher", "0.5"], "--teacher: expected no value with --method local"],
   [["--batch", "0"], "--batch: expected at least 1, received 0"],
   [["--heads", "3"], "--embed-dim: expected a multiple of the 3 heads, received 64"],
   [["--layers", "0"], "--layers: expected at least 1"],
