@@ -209,8 +209,8 @@ function subdivide(placement: Placement, partsPerRank: number): Placement {
 export function dispatchCost({ kernels, links }: Profile, headParallelSize = 1): DispatchCost {
   const { numHeads, numKvHeads, headDim } = headOptions;
   const pairSeconds = (kind: "attend" | "attendBackward", operations: number): number => {
-    const { flops, halfDim } = kernels[kind].bfloat16!;
-    return (operations * (numHeads / headParallelSize) * (headDim + halfDim)) / flops;
+    const { flops, halfSpeedHeadDim } = kernels[kind].bfloat16!;
+    return (operations * (numHeads / headParallelSize) * (headDim + halfSpeedHeadDim)) / flops;
   };
   const { latency, bandwidth } = links["inter-node"];
   const rowSeconds = (2 * (numKvHeads / headParallelSize) * headDim * 2) / bandwidth;
@@ -230,8 +230,8 @@ export function stageCost({ kernels, links, enqueue, ranksPerNode }: Profile, ra
   const { latency, bandwidth } = links[ranks <= ranksPerNode ? "intra-node" : "inter-node"];
   const intraNodeLink = links["intra-node"];
   const [forward, backward] = [kernels.attend.bfloat16!, kernels.attendBackward.bfloat16!];
-  const flopsPerSecond = ({ flops, halfDim }: typeof forward): number =>
-    (flops * headOptions.headDim) / (headOptions.headDim + halfDim);
+  const flopsPerSecond = ({ flops, halfSpeedHeadDim }: typeof forward): number =>
+    (flops * headOptions.headDim) / (headOptions.headDim + halfSpeedHeadDim);
   return {
     latency,
     bandwidth,
@@ -241,8 +241,8 @@ export function stageCost({ kernels, links, enqueue, ranksPerNode }: Profile, ra
     enqueue,
     flops: flopsPerSecond(forward),
     backwardFlops: flopsPerSecond(backward),
-    halfKeys: forward.halfKeys,
-    backwardHalfKeys: backward.halfKeys,
+    halfSpeedKeys: forward.halfSpeedKeys,
+    backwardHalfSpeedKeys: backward.halfSpeedKeys,
     memoryBandwidth: kernels.bandwidth,
   };
 }

@@ -128,8 +128,12 @@ export function fitTable(fits: readonly NetworkFit[]): Table {
       { key: "bytesPerMegaflop", head: "bytes per MFLOP", format: 2 },
       { key: "error", head: "residual error", format: "percent" },
       { key: "sequences", head: "sequences per step", format: "integer" },
-      { key: "ratio", head: "ring / not overlapped, predicted", format: "times" },
-      { key: "statedRatio", head: "ring / not overlapped, read from the plot", format: "times" },
+      { key: "ratio", head: "step time of ring ÷ Attention2D without overlap, predicted", format: "times" },
+      {
+        key: "statedRatio",
+        head: "step time of ring ÷ Attention2D without overlap, read from the plot",
+        format: "times",
+      },
     ],
     rows: fits.map(({ topology, bandwidth, ...fitFields }) => ({
       ...fitFields,

@@ -64,7 +64,8 @@ export function simulateTiming(record: AttentionRecord, profile: Profile): Timin
 
 /** Returns the operations per second of a rank on large tiles, over one forward and one backward. */
 function attentionFlops({ attend, attendBackward }: KernelSpeeds, headDim: number): number {
-  const secondsPerFlop = ({ flops, halfDim }: AttentionSpeed) => (headDim + halfDim) / headDim / flops;
+  const secondsPerFlop = ({ flops, halfSpeedHeadDim }: AttentionSpeed) =>
+    (headDim + halfSpeedHeadDim) / headDim / flops;
   return 14 / (4 * secondsPerFlop(attend.bfloat16!) + 10 * secondsPerFlop(attendBackward.bfloat16!));
 }
 

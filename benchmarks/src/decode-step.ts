@@ -99,7 +99,7 @@ export const decodeRanksCases: readonly BenchmarkCase[] = [
             milliseconds,
             threadMilliseconds,
           },
-          text: `${threadSpeedRatio.toFixed(2).padStart(6)} × one process   ${bestThreadSpeedRatio.toFixed(2)} × in the best runs: ${milliseconds.toFixed(2)} and ${threadMilliseconds.toFixed(2)} ms per step`,
+          text: `${threadSpeedRatio.toFixed(2).padStart(6)} × the speed of one process (median), ${bestThreadSpeedRatio.toFixed(2)} × (best runs): ${milliseconds.toFixed(2)} and ${threadMilliseconds.toFixed(2)} ms per step`,
         },
       ];
     },

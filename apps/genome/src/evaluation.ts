@@ -62,7 +62,7 @@ export function countRecalledPairs(
 }
 
 /** Comparison of the first k chosen chunks with the k other chunks that have the most attention mass. */
-export interface MassRecall {
+export interface TopKRecall {
   /** Share of the k best chunks that was chosen. */
   readonly recall: number;
   /** Mass on the chosen chunks, divided by the mass on the k best. */
@@ -70,11 +70,11 @@ export interface MassRecall {
 }
 
 /** Computes the recall from mass [n,N] of n query chunks from index `first` on. A query's own chunk is excluded. */
-export function massRecall(
+export function topKRecall(
   mass: Float32Array,
   chosenChunksByRow: readonly (readonly number[])[],
   { k, chunks, first: firstRow = 0 }: { k: number; chunks: number; first?: number },
-): MassRecall {
+): TopKRecall {
   const rows = mass.length / chunks;
   let [numHits, capturedMass, maxMass] = [0, 0, 0];
   for (let row = 0; row < rows; row++) {
@@ -102,12 +102,12 @@ function getChosenChunks(
 export async function measureRouterRecall(
   trainer: Trainer,
   sequences = 8,
-): Promise<MassRecall & { readonly chance: number }> {
+): Promise<TopKRecall & { readonly chance: number }> {
   const { ctx, model, settings, samples } = trainer;
   const { chunks, topK: k } = settings;
   const allChunks = Array.from({ length: chunks }, (_, i) => i);
   const otherChunksByRow = allChunks.map((i) => allChunks.filter((j) => j !== i));
-  const massRecalls: MassRecall[] = [];
+  const recalls: TopKRecall[] = [];
   model.eval();
   for (let i = 0; i < sequences; i++) {
     using batch = loadBatch(ctx, [samples.heldOutSample(i)], settings);
@@ -116,11 +116,11 @@ export async function measureRouterRecall(
     using exactOutput = await model.forward(batch.tokens, { chosen: [otherChunksByRow] });
     const { attentionMass } = exactOutput.results.at(-1)!.meta;
     const chosenChunksByRow = getChosenChunks(routedOutput.results, routedOutput.results.length - 1);
-    massRecalls.push(massRecall(await attentionMass.read(), chosenChunksByRow, { k, chunks }));
+    recalls.push(topKRecall(await attentionMass.read(), chosenChunksByRow, { k, chunks }));
   }
   model.train();
-  const computeMean = (select: (recall: MassRecall) => number): number =>
-    massRecalls.reduce((sum, recall) => sum + select(recall), 0) / sequences;
+  const computeMean = (select: (recall: TopKRecall) => number): number =>
+    recalls.reduce((sum, recall) => sum + select(recall), 0) / sequences;
   return {
     recall: computeMean((recall) => recall.recall),
     captured: computeMean((recall) => recall.captured),

@@ -1,6 +1,6 @@
 import { readFileSync, writeFileSync } from "node:fs";
 import type { CurvePoint } from "./curve.ts";
-import type { MassRecall, RoutingMap } from "./evaluation.ts";
+import type { TopKRecall, RoutingMap } from "./evaluation.ts";
 import type { Settings } from "./settings.ts";
 
 /** Date and command that produced a result. */
@@ -15,7 +15,7 @@ export interface MethodResult {
   readonly settings: Settings;
   readonly seconds: number;
   readonly curve: readonly CurvePoint[];
-  readonly recall?: MassRecall & { readonly chance: number };
+  readonly recall?: TopKRecall & { readonly chance: number };
 }
 
 /** Results of a comparison. */

@@ -2,7 +2,7 @@ import { closedFormTraffic, type ExpectedRun } from "./prediction.ts";
 import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
 import type { PlacementChoice, RankReport, Settings, GridShape } from "./job.ts";
 import { formatMask } from "./mask.ts";
-import { type Accuracy, toRoundingUnits, type VerificationResult } from "./verify.ts";
+import { type Accuracy, toErrorUnits, type VerificationResult } from "./verify.ts";
 
 /** Results of one run. */
 export interface RunResult {
@@ -177,8 +177,8 @@ export function describeShards({ tokens, ranks, placement }: Settings): string {
 }
 
 function describeAccuracy(accuracy: Accuracy): string {
-  const { difference, roundingUnit, error } = accuracy;
-  return `largest difference from single-device attention ${difference.toExponential(1)} = ${formatUnits(toRoundingUnits(difference, roundingUnit))} (unit ${roundingUnit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
+  const { difference, errorUnit, error } = accuracy;
+  return `largest difference from single-device attention ${difference.toExponential(1)} = ${formatUnits(toErrorUnits(difference, errorUnit))} (unit ${errorUnit.toExponential(1)}; ranks against float64 ${error.toExponential(1)})`;
 }
 
 const formatUnits = (ratio: number): string => `${ratio.toFixed(2)} units`;
@@ -187,7 +187,7 @@ function formatLimits({ tensors }: VerificationResult): string {
   const { out, ...gradientAccuracies } = tensors;
   const limitTexts = Object.entries(gradientAccuracies).map(([name, { limit }]) => `${limit.toFixed(1)} for ${name}`);
   return limitTexts.length > 0
-    ? `${out!.limit} for out, ${limitTexts.join(", ")} (lse is rounded once per rank)`
+    ? `${out!.limit} for out, ${limitTexts.join(", ")} (gradients have higher limits, because each rank rounds lse once)`
     : `${out!.limit}`;
 }
 

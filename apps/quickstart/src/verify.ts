@@ -10,7 +10,7 @@ export interface Accuracy {
    * Unit of errors: the difference of single-device attention from float64, over the sample. At least one rounding
    * step, see `GRADIENT_ROUNDING_STEP`.
    */
-  readonly roundingUnit: number;
+  readonly errorUnit: number;
   /** Difference of the ranks from float64, over the sample. */
   readonly error: number;
   /** The largest absolute value of the float64 result, over the sample. */
@@ -101,14 +101,13 @@ export async function verify(
   }
   const tensors = Object.fromEntries(
     [...errorsByTensor].map(([name, { singleDeviceError, ranksError, exactMagnitude }]) => {
-      const roundingUnit = Math.max(singleDeviceError, GRADIENT_ROUNDING_STEP * exactMagnitude);
+      const errorUnit = Math.max(singleDeviceError, GRADIENT_ROUNDING_STEP * exactMagnitude);
       const limit =
-        2 +
-        (name === "out" ? 0 : toRoundingUnits(gradientRounding(lse, settings.ranks) * exactMagnitude, roundingUnit));
+        2 + (name === "out" ? 0 : toErrorUnits(gradientRounding(lse, settings.ranks) * exactMagnitude, errorUnit));
       return [
         name,
         {
-          roundingUnit,
+          errorUnit,
           error: ranksError,
           size: exactMagnitude,
           limit,
@@ -120,10 +119,8 @@ export async function verify(
   const tensorResults = Object.values(tensors);
   return {
     tensors,
-    errorRatio: Math.max(
-      ...tensorResults.map(({ difference, roundingUnit }) => toRoundingUnits(difference, roundingUnit)),
-    ),
-    ranksErrorRatio: Math.max(...tensorResults.map(({ error, roundingUnit }) => toRoundingUnits(error, roundingUnit))),
+    errorRatio: Math.max(...tensorResults.map(({ difference, errorUnit }) => toErrorUnits(difference, errorUnit))),
+    ranksErrorRatio: Math.max(...tensorResults.map(({ error, errorUnit }) => toErrorUnits(error, errorUnit))),
     maxError: Math.max(...tensorResults.map(({ difference }) => difference)),
     failures: Object.entries(tensors).flatMap(([name, accuracy]) => checkAccuracy(name, accuracy, settings)),
     rows: rows.length,
@@ -172,25 +169,27 @@ function updateMaxErrors(
 }
 
 function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): readonly string[] {
-  const { roundingUnit, size, limit } = accuracy;
+  const { errorUnit, size, limit } = accuracy;
   const [errorUnits, differenceUnits] = [
-    toRoundingUnits(accuracy.error, roundingUnit),
-    toRoundingUnits(accuracy.difference, roundingUnit),
+    toErrorUnits(accuracy.error, errorUnit),
+    toErrorUnits(accuracy.difference, errorUnit),
   ];
   const describeLimit = (units: number): string => `expected at most ${Number(units.toPrecision(3))}`;
   return [
     ...(errorUnits <= limit
       ? []
-      : [`distributed ${name} differs from float64 by ${errorUnits} rounding units, ${describeLimit(limit)}`]),
+      : [
+          `distributed ${name} differs from float64 by ${errorUnits} times the single-device error, ${describeLimit(limit)}`,
+        ]),
     ...(differenceUnits <= limit + 1
       ? []
       : [
-          `distributed ${name} differs from the single-device result by ${differenceUnits} rounding units, ${describeLimit(limit + 1)}`,
+          `distributed ${name} differs from the single-device result by ${differenceUnits} times the single-device error, ${describeLimit(limit + 1)}`,
         ]),
-    ...(roundingUnit <= MAX_REFERENCE_ERROR[dtype] * size
+    ...(errorUnit <= MAX_REFERENCE_ERROR[dtype] * size
       ? []
       : [
-          `the single-device reference is inaccurate: ${name} differs from float64 by ${roundingUnit}, expected at most ${MAX_REFERENCE_ERROR[dtype] * size}`,
+          `the single-device reference is inaccurate: ${name} differs from float64 by ${errorUnit}, expected at most ${MAX_REFERENCE_ERROR[dtype] * size}`,
         ]),
   ];
 }
@@ -199,7 +198,7 @@ function checkAccuracy(name: string, accuracy: Accuracy, { dtype }: Settings): r
  * Returns an error in units, rounded to three digits. Further digits would decide, with 16-bit results, whether one
  * rounding step is slightly less or more than two units.
  */
-export function toRoundingUnits(error: number, unit: number): number {
+export function toErrorUnits(error: number, unit: number): number {
   return error === 0 ? 0 : Number((error / unit).toPrecision(3));
 }
 

@@ -34,9 +34,9 @@ export const stageCostOptions = defineOptions("StageCost", {
   /** Floating-point operations per second of the backward kernel on many keys. Default: 600000000000000. */
   backwardFlops: option.number({ ...positiveRange, default: 600e12 }),
   /** Number of keys per call at which the attention kernel runs at half its speed. Default: 160. */
-  halfKeys: option.number({ ...nonNegativeRange, default: 160 }),
+  halfSpeedKeys: option.number({ ...nonNegativeRange, default: 160 }),
   /** Number of keys per call at which the backward kernel runs at half its speed. Default: 330. */
-  backwardHalfKeys: option.number({ ...nonNegativeRange, default: 330 }),
+  backwardHalfSpeedKeys: option.number({ ...nonNegativeRange, default: 330 }),
   /** Bytes per second, read plus written, of copies and sums. Default: 2570000000000. */
   memoryBandwidth: option.number({ ...positiveRange, default: 2.57e12 }),
 });
@@ -109,7 +109,7 @@ export class KernelModel {
     this.#cost = cost;
     const isForward = size.groupReduceRowBytes === 0;
     this.#flopsPerSecond = isForward ? cost.flops : cost.backwardFlops;
-    this.#halfSpeedKeys = isForward ? cost.halfKeys : cost.backwardHalfKeys;
+    this.#halfSpeedKeys = isForward ? cost.halfSpeedKeys : cost.backwardHalfSpeedKeys;
   }
 
   /** Returns the time of one call over all queries; 0 if there are no visible pairs, because then no call is made. */

@@ -9,8 +9,8 @@ const cost = {
   enqueue: 0,
   flops: 1,
   backwardFlops: 1,
-  halfKeys: 0,
-  backwardHalfKeys: 0,
+  halfSpeedKeys: 0,
+  backwardHalfSpeedKeys: 0,
   memoryBandwidth: 1e12,
 };
 const forward = { groupCastRowBytes: 1, groupReduceRowBytes: 0, pairFlops: 1 };
@@ -51,7 +51,7 @@ test("remote rows that the local rows cannot hide arrive in more stages, each hi
 });
 
 test("a cost per call for all queries reduces the number of stages", () => {
-  const degrees = [0, 5, 100].map((halfKeys) => chooseSchedule(forward, { bandwidth: 0.3, halfKeys }).degree);
+  const degrees = [0, 5, 100].map((halfSpeedKeys) => chooseSchedule(forward, { bandwidth: 0.3, halfSpeedKeys }).degree);
   expect(degrees[0]).toBeGreaterThan(degrees[1]!);
   expect(degrees[2]).toBe(0);
 });

@@ -1,7 +1,7 @@
 import { checkTensor } from "./arguments.ts";
 import { MosaicError, checkFunction } from "./errors.ts";
 import { Tensor } from "./tensor.ts";
-import { transferToActive, track, TensorTracker } from "./tracking.ts";
+import { transferToActiveTracker, track, TensorTracker } from "./tracking.ts";
 
 /**
  * Runs `body`, then releases every tensor that was created in it, except
@@ -50,7 +50,7 @@ const idleTrackers: TensorTracker[] = [];
  * created outside of this one.
  */
 function endScope<T>(tracker: TensorTracker, result: T, returnedTensors: readonly Tensor[]): T {
-  for (const tensor of returnedTensors) if (tensor.owner === tracker) transferToActive(tensor);
+  for (const tensor of returnedTensors) if (tensor.owner === tracker) transferToActiveTracker(tensor);
   tracker.release();
   // All tensors of the tracker are released or have another owner.
   idleTrackers.push(tracker);

@@ -47,7 +47,7 @@ export class TensorTracker {
 
   /** Transfers every tensor that this tracker still owns to the enclosing tracker. */
   transferToParent(): void {
-    for (const tensor of this.#liveTensors()) transferToActive(tensor);
+    for (const tensor of this.#liveTensors()) transferToActiveTracker(tensor);
     this.untrackAll();
   }
 
@@ -94,7 +94,7 @@ export function trackTensor(tensor: TrackedTensor): void {
 }
 
 /** Makes the active tracker the owner of a tensor; without one, the caller owns it. */
-export function transferToActive(tensor: TrackedTensor): void {
+export function transferToActiveTracker(tensor: TrackedTensor): void {
   if (activeTracker) activeTracker.add(tensor);
   else tensor.owner = null;
 }

@@ -138,7 +138,7 @@ test("invalid arguments of view operations are rejected with the expected values
 test("view rejects shapes and strides outside the tensor's elements", () => {
   const x = createIndexTensor([2, 3]);
   expect(() => x.view({ shape: [7], strides: [1] })).toThrow(
-    "view: expected a view within the 6 elements of the tensor, received [7] with strides [1] from element 0",
+    "view: expected a view within the 6 elements of the tensor's storage, received [7] with strides [1] from element 0",
   );
   expect(() => x.view({ offset: 1 })).toThrow(ShapeError);
   expect(() => x.view({ shape: [3], strides: [-1], offset: 1 })).toThrow(ShapeError);

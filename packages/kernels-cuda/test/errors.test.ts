@@ -130,7 +130,7 @@ test.concurrent.each<[string, Readonly<Record<string, string>>, string, RegExp]>
     /expected 6\.0 MiB of free memory, received 4\.0 MiB in use and .* the limit is 8\.0 MiB; dispose tensors/,
   ],
 ])("a device that has used up %s works again once memory is freed", async (_, env, options, expected) => {
-  const [full, again, ...rest] = await collectErrors(
+  const [firstError, secondError, ...laterErrors] = await collectErrors(
     { env },
     `const device = cuda(${options}), first = device.empty([${mebibyte}], "float32");`,
     [
@@ -143,10 +143,10 @@ test.concurrent.each<[string, Readonly<Record<string, string>>, string, RegExp]>
      if (values.at(-1) !== 7) throw new Error("it holds " + values.at(-1))`,
     ],
   );
-  expect(full).toMatch(/^OutOfMemoryError: /);
-  expect(full).toMatch(expected);
-  expect(again).toMatch(expected);
-  expect(rest).toEqual(["none", "none"]);
+  expect(firstError).toMatch(/^OutOfMemoryError: /);
+  expect(firstError).toMatch(expected);
+  expect(secondError).toMatch(expected);
+  expect(laterErrors).toEqual(["none", "none"]);
 });
 
 test.concurrent("a device that runs out of memory reclaims the memory that another holds unused", async () => {

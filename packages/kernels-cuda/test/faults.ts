@@ -77,11 +77,13 @@ export async function testFault(fault: Fault | null, family: Family, directory: 
   await exec(compiler, ["-shared", "-o", library!, object!, ...linkFlags]);
   const capability = String(family.capability);
   const env = { ...process.env, MOSAIC_CUDA_LIBRARY: library, MOSAIC_EMULATED_CAPABILITY: capability };
-  const node = ["--input-type=module", "--eval", createTrial(family)];
+  const nodeArgs = ["--input-type=module", "--eval", createTrial(family)];
   // A process that crashes or hangs has detected the fault, too.
-  const trialOutput = await exec(process.execPath, node, { cwd: root, env, timeout: 60_000 }).catch((error: Error) => {
-    return { stdout: error.message, stderr: "" };
-  });
+  const trialOutput = await exec(process.execPath, nodeArgs, { cwd: root, env, timeout: 60_000 }).catch(
+    (error: Error) => {
+      return { stdout: error.message, stderr: "" };
+    },
+  );
   return trialOutput.stdout && (/^emulated GPU: (.*)$/m.exec(trialOutput.stderr)?.[1] ?? trialOutput.stdout);
 }
 

@@ -107,5 +107,5 @@ function formatChosenChunks(calls: readonly ChosenChunks[]): string {
       }
     }
   }
-  return `${listTexts.join(" ")}${numLists > MAX_LISTED_CHUNKS ? " …" : ""} (${numLists} lists, ${hashNumbers(numbers)})`;
+  return `${listTexts.join(" ")}${numLists > MAX_LISTED_CHUNKS ? " …" : ""} (${numLists} lists, hash ${hashNumbers(numbers)})`;
 }

@@ -57,7 +57,7 @@ async function recordPath(
 type RequiredOptions<T> = { readonly [Name in keyof T]-?: NonNullable<T[Name]> };
 
 /** Kingma and Ba 2015 with decoupled decay, in float64. Uses the gradients at the points of the float32 path. */
-function checkAdamWPath(
+function computeAdamWPath(
   visitedPoints: readonly (readonly number[])[],
   options: RequiredOptions<Pick<OptimizerOptions, "lr" | "weightDecay" | "betas">> & { schedule?: Schedule },
 ): number[][] {
@@ -80,7 +80,7 @@ function checkAdamWPath(
  * Defazio et al. 2024, algorithm 1 with Adam's denominator, which computes x, y and z explicitly. Returns y and x after
  * each step.
  */
-function checkScheduleFreePath(
+function computeScheduleFreePath(
   visitedPoints: readonly (readonly number[])[],
   o: RequiredOptions<Pick<ScheduleFreeOptions, "lr" | "weightDecay" | "betas" | "warmupSteps" | "r">>,
 ): { y: number[]; x: number[] }[] {
@@ -111,7 +111,7 @@ describe("optimizers follow the trajectory in float64", () => {
     { lr: 0.02, weightDecay: 0, betas: [0.5, 0.9], schedule: linearWarmup(7, cosine(30, { end: 0.1 })) },
   ] as const)("AdamW %o", async (options) => {
     const visitedPoints = await recordPath((model) => new AdamW(model, options));
-    expect(maxDifference(visitedPoints.flat(), checkAdamWPath(visitedPoints, options).flat())).toBeLessThan(3e-6);
+    expect(maxDifference(visitedPoints.flat(), computeAdamWPath(visitedPoints, options).flat())).toBeLessThan(3e-6);
   });
 
   test.each([
@@ -131,7 +131,7 @@ describe("optimizers follow the trajectory in float64", () => {
       };
       return optimizer;
     });
-    const expected = checkScheduleFreePath(visitedPoints, options);
+    const expected = computeScheduleFreePath(visitedPoints, options);
     expect(
       maxDifference(
         visitedPoints.flat(),

@@ -26,7 +26,7 @@ function listSteps(options: FlexOptions): string {
 
 test("a stage is posted before the previous one computes, and gradients return while the next one computes", () => {
   // The last gradients return while a second part of the own rows is computed.
-  const slowKernels = { flops: 1e6, backwardFlops: 1e6, halfKeys: 0, backwardHalfKeys: 0, launch: 0 };
+  const slowKernels = { flops: 1e6, backwardFlops: 1e6, halfSpeedKeys: 0, backwardHalfSpeedKeys: 0, launch: 0 };
   expect(listSteps({ stages: 2, cost: { latency: 0, bandwidth: 1e6, ...slowKernels } })).toBe(
     "forward: post compute wait post compute wait compute " +
       "backward: post compute wait post compute post wait compute wait post compute wait end:",

@@ -127,7 +127,7 @@ function createLegend({ compute, communication }: Styles, runs: readonly Run[]):
   const legendText = createElement(
     "p",
     { class: "hint" },
-    `Compute is drawn above communication, or over it where rows are too low for both. Paler colors mark pixels whose time is only partly covered by events.${orderText}`,
+    `Compute is drawn above communication, or on top of it where rows are too short for two lanes. Paler colors mark pixels whose time is only partly covered by events.${orderText}`,
   );
   return createElement("div", { class: "legend" }, createElement("ul", {}, ...entries), legendText);
 }

@@ -57,8 +57,8 @@ const mismatchRemedy = "all ranks of a group must call the same collectives in t
 /** Checks that an error names call #1 of both sides, which differs on rank 1. */
 function checkMismatchMessage(outcome: ReadOutcome | undefined, group = "world"): void {
   const message = expectError(outcome, CollectiveMismatchError);
-  const mismatchedRankPattern = `rank 1 (is )?at call #1 \\(${group}\\): attention of causal`;
-  const otherRanksPattern = `rank [0-9] (is )?at call #1 \\(${group}\\): attention of full`;
+  const mismatchedRankPattern = `rank 1 (is )?at call #1 \\(${group}\\): attention, mask causal`;
+  const otherRanksPattern = `rank [0-9] (is )?at call #1 \\(${group}\\): attention, mask full`;
   checkMessage(
     message,
     new RegExp(
@@ -68,7 +68,7 @@ function checkMismatchMessage(outcome: ReadOutcome | undefined, group = "world")
 }
 
 function recordCall(group: ProcessGroup, isMismatchedRank: boolean): void {
-  group.recordCall(`attention of ${isMismatchedRank ? "causal" : "full"}`);
+  group.recordCall(`attention, mask ${isMismatchedRank ? "causal" : "full"}`);
 }
 
 async function checkMismatchAtMessage(makeWorld: MakeWorld): Promise<void> {

@@ -126,7 +126,7 @@ async function checkMismatchedShapes(processes: RankProcesses): Promise<void> {
   await checkExitStatuses(ranks, [0, 0, 0]);
 }
 
-const mismatchedCalls = ["attention of causal", "attention of full"];
+const mismatchedCalls = ["attention, mask causal", "attention, mask full"];
 
 async function checkMismatchedRecords(processes: RankProcesses): Promise<void> {
   const ranks = await processes.startAll(4, "records a mismatched call", { [scenarioVariables.failingRank]: "1" });

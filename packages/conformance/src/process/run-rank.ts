@@ -149,7 +149,7 @@ function skipCollective(alternative: Scenario): Scenario {
 async function recordMismatchedCall(ctx: Context): Promise<void> {
   const { world, device } = ctx;
   const pair = await world.split(Math.floor(ctx.rank / 2), "pair");
-  pair.recordCall(`attention of ${isFailingRank(ctx) ? "causal" : "full"}`);
+  pair.recordCall(`attention, mask ${isFailingRank(ctx) ? "causal" : "full"}`);
   for (const deadline = performance.now() + 10_000; performance.now() < deadline; ) {
     world.barrier().wait();
     await device.stream.synchronize();
@@ -158,7 +158,7 @@ async function recordMismatchedCall(ctx: Context): Promise<void> {
 
 /** Records a call that differs on the failing rank, sends nothing, and closes once the test writes a line. */
 async function recordMismatchAndWait(ctx: Context, io: ScenarioIo): Promise<void> {
-  ctx.world.recordCall(`attention of ${isFailingRank(ctx) ? "causal" : "full"}`);
+  ctx.world.recordCall(`attention, mask ${isFailingRank(ctx) ? "causal" : "full"}`);
   io.report("recorded");
   await io.waitForLine();
 }

@@ -8,7 +8,7 @@ import { checkArgument, defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "../placement/placement.ts";
 import { layoutOf } from "../placement/layout.ts";
 import type { Tensor } from "../tensor.ts";
-import { transferToActive } from "../tracking.ts";
+import { transferToActiveTracker } from "../tracking.ts";
 import { contiguousRows } from "../views.ts";
 import { type AttentionBackend, type AttentionCall, resolveBackendOrLocal, type KvShard } from "./backend.ts";
 import { checkContext, checkTensor } from "../arguments.ts";
@@ -248,7 +248,7 @@ export function attention(
   using contiguousV = contiguousRows(v);
   const out = attentionOp([contiguousQ, contiguousK, contiguousV, sinks], context);
   if (!lseOutput.lse) return out;
-  transferToActive(lseOutput.lse);
+  transferToActiveTracker(lseOutput.lse);
   return { out, lse: lseOutput.lse };
 }
 

@@ -1,7 +1,7 @@
 import { checkFunction } from "../errors.ts";
 import { checkNullableTensor } from "../arguments.ts";
 import { Tensor } from "../tensor.ts";
-import { transferToActive, enterTracker, leaveTracker, releaseOnError, TensorTracker } from "../tracking.ts";
+import { transferToActiveTracker, enterTracker, leaveTracker, releaseOnError, TensorTracker } from "../tracking.ts";
 import { isRecorded, setGradMode } from "./node.ts";
 import { checkVersions, type SavedValues, recordVersions } from "./saved-tensors.ts";
 
@@ -101,7 +101,7 @@ function runForward<Inputs extends readonly (Tensor | null)[], Options, S extend
     if (result === undefined) tracker.release();
     else tracker.untrackAll();
   }
-  transferToActive(result.output);
+  transferToActiveTracker(result.output);
   return result;
 }
 

@@ -120,7 +120,7 @@ class TrapezoidBuilder {
 
   /** Adds the runs of rows [q, end), ordered from left to right, with a gap of at least one key between them. */
   addRuns(runs: readonly KeyRun[], q: number, end: number): void {
-    const continuedTrapezoids: Trapezoid[] = [];
+    const nextOpenTrapezoids: Trapezoid[] = [];
     let i = 0;
     for (const run of runs) {
       const start = borderKey(run.left, q);
@@ -130,14 +130,14 @@ class TrapezoidBuilder {
         this.#close(this.#openTrapezoids[i++]!);
       const continuation =
         i < this.#openTrapezoids.length ? extendTrapezoid(this.#openTrapezoids[i]!, run, q) : undefined;
-      if (continuation === undefined) continuedTrapezoids.push({ q0: q, q1: end, ...run });
+      if (continuation === undefined) nextOpenTrapezoids.push({ q0: q, q1: end, ...run });
       else {
         i++;
-        continuedTrapezoids.push(this.#extend(continuation, run, end));
+        nextOpenTrapezoids.push(this.#extend(continuation, run, end));
       }
     }
     while (i < this.#openTrapezoids.length) this.#close(this.#openTrapezoids[i++]!);
-    this.#openTrapezoids = continuedTrapezoids;
+    this.#openTrapezoids = nextOpenTrapezoids;
   }
 
   finish(): Slice[] {

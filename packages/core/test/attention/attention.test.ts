@@ -14,7 +14,7 @@ import { layoutOf } from "../../src/placement/layout.ts";
 import { scope } from "../../src/scope.ts";
 import { type Shape, numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
+import { allGatherBackend, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
 const openContext = () => init({ device: new ReferenceDevice({ double: true }) });
 const rows = (ctx: Context, length: number, axes: readonly string[] = []) =>
@@ -167,7 +167,7 @@ describe("attention with invalid input", () => {
     const ranks = await referenceWorld(4);
     const ctx = ranks[3]!;
     const layout = rows(ctx, 10, ["sp"]);
-    const options = { backend: gather(), queries: layout, keys: layout };
+    const options = { backend: allGatherBackend(), queries: layout, keys: layout };
     return { ctx, layout, options, x: zeros(ctx, [1, 2, 2, 4]) };
   };
 

@@ -12,7 +12,7 @@ import { batchMaskOptions, resolveBatchMaskUnchecked } from "../../src/mask/samp
 import type { Mask } from "../../src/mask/slice.ts";
 import { layoutOf } from "../../src/placement/layout.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
+import { allGatherBackend, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
 const openContext = () => init({ device: new ReferenceDevice({ double: true }) });
 
@@ -151,7 +151,7 @@ describe("attention on an invalid batch, before the backend runs", () => {
     const ctx = ranks[3]!;
     const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 10 });
     const x = fromArray(ctx, values(2 * 2 * 2 * 4), [2, 2, 2, 4]);
-    const backend: AttentionBackend = { ...gather(), attend: () => expect.unreachable() };
+    const backend: AttentionBackend = { ...allGatherBackend(), attend: () => expect.unreachable() };
     return () => attention(ctx, x, x, x, { backend, queries: layout, keys: layout, ...options });
   };
 

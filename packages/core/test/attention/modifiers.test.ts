@@ -13,7 +13,7 @@ import { softmax } from "../../src/ops/softmax.ts";
 import { layoutOf } from "../../src/placement/layout.ts";
 import { type Shape, numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
+import { allGatherBackend, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
 const openContext = () => init({ device: new ReferenceDevice({ double: true }) });
 const [batch, heads, length, size, valueSize] = [2, 3, 6, 4, 5];
@@ -131,7 +131,7 @@ describe("dropout", () => {
           .contiguous(),
       );
       const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length });
-      const backend = gather("sp");
+      const backend = allGatherBackend("sp");
       const [q, k, v] = qkvShard as [Tensor, Tensor, Tensor];
       const out = attention(ctx, q, k, v, { ...options, backend, queries: layout, keys: layout });
       return { dp, sp, out: Array.from(await out.read()) };

@@ -13,7 +13,7 @@ import { reduceGradients } from "../../src/modules/parameters.ts";
 import { layoutOf } from "../../src/placement/layout.ts";
 import { type Shape, numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
+import { allGatherBackend, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
 const openContext = () => init({ device: new ReferenceDevice({ double: true }) });
 const [batch, heads, sq, sk, size, scale] = [2, 3, 6, 5, 4, 0.5];
@@ -197,7 +197,7 @@ test("the gradients of the sinks on all ranks sum to the gradient on one device"
   const [singleGradients] = await gradients([singleContext], "local");
   expect(singleGradients!.names).toContain("sinks");
   const contexts = await referenceWorld(2, { double: true });
-  const ranks = await gradients(contexts, gather("sp"));
+  const ranks = await gradients(contexts, allGatherBackend("sp"));
   for (const [head, expected] of singleGradients!.all.entries()) {
     expect(Math.abs(expected)).toBeGreaterThan(1e-4);
     expect(ranks[0]!.own[head]! + ranks[1]!.own[head]!).toBeCloseTo(expected, 6);

@@ -8,13 +8,13 @@ import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
 import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
 import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.ts";
 import { layoutOf } from "../../src/placement/layout.ts";
-import { gather, referenceWorld } from "../reference/index.ts";
+import { allGatherBackend, referenceWorld } from "../reference/index.ts";
 
 const embedOptions = { embedDim: 8, numHeads: 2 };
 
 /** A backend whose `check` requires an axis "gpu". */
 const strictBackend: AttentionBackend = {
-  ...gather("gpu"),
+  ...allGatherBackend("gpu"),
   name: "demanding",
   check({ rank, mesh }) {
     if ("gpu" in mesh.shape) return;
@@ -156,7 +156,7 @@ describe("meshShape", () => {
   });
 
   test("is rejected if the backend does not support a grid", async () => {
-    const [ctx] = await referenceWorld(1, { backends: [gather()] });
+    const [ctx] = await referenceWorld(1, { backends: [allGatherBackend()] });
     for (const backend of ["gather", undefined]) {
       const options = { ...embedOptions, attentionAxis: 1, meshShape: [1, 1] as const, ...(backend && { backend }) };
       expect(() => new MultiAxisAttention(ctx!, options)).toThrow(

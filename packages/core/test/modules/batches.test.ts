@@ -13,7 +13,7 @@ import { sum } from "../../src/ops/reduction.ts";
 import type { Placement } from "../../src/placement/placement.ts";
 import { shard, unshard } from "../../src/placement/shard.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { gather, referenceWorld } from "../reference/index.ts";
+import { allGatherBackend, referenceWorld } from "../reference/index.ts";
 
 // Shapes: 3 samples of at most 6 tokens, 8 features.
 
@@ -112,7 +112,7 @@ describe.each(["left", "right"] as const)("a batch padded on the %s", (padding) 
       createPaddedBatch(singleContext!, padding, lengths),
       call,
     );
-    const ranks = await referenceWorld(2, { backends: [gather()] });
+    const ranks = await referenceWorld(2, { backends: [allGatherBackend()] });
     await Promise.all(
       ranks.map(async (ctx) => {
         const attn = new MultiAxisAttention(ctx, {
@@ -171,7 +171,7 @@ test("placements of a call apply to queries, keys and their positions", async ()
   const options = { ...module, qAxis: 1, kvAxis: 1, positions: positionScaling } as const;
   const [q, kv] = [createSample(singleContext!, 0, S, 1), createSample(singleContext!, 0, 5, 2)];
   const expected = new CrossAxisAttention(singleContext!, options).forward(q, kv, { mask: masks.slidingWindow(4) });
-  const ranks = await referenceWorld(2, { backends: [gather()] });
+  const ranks = await referenceWorld(2, { backends: [allGatherBackend()] });
   await Promise.all(
     ranks.map(async (ctx) => {
       const attn = new CrossAxisAttention(ctx, { ...options, backend: "gather" });

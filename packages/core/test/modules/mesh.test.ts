@@ -12,7 +12,7 @@ import { contiguous, type Placement, type PlacementName } from "../../src/placem
 import { shard, unshard } from "../../src/placement/shard.ts";
 import { type Shape, numel } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { gather, type ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
+import { allGatherBackend, type ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
 // Every rank holds a shard. Output, input gradients and parameter gradients must equal those of a single rank with the
 // whole sequence.
@@ -70,7 +70,7 @@ async function computeResults(
 async function compareWithSingleRank(size: number, moduleCase: ModuleCase): Promise<void> {
   const [singleContext] = await referenceWorld(1, { double: true });
   const expected = await computeResults(singleContext!, moduleCase);
-  const ranks = await referenceWorld(size, { double: true, backends: [gather()] });
+  const ranks = await referenceWorld(size, { double: true, backends: [allGatherBackend()] });
   for (const actual of await Promise.all(ranks.map((ctx) => computeResults(ctx, moduleCase)))) {
     expect(actual.length).toBe(expected.length);
     for (const [i, expectedValues] of expected.entries()) {

@@ -13,7 +13,7 @@ import { MultiAxisAttention2D } from "../../src/modules/multi-axis-attention-2d.
 import { createParameter, reduceGradients } from "../../src/modules/parameters.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { gather, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
+import { allGatherBackend, ReferenceDevice, referenceWorld, values } from "../reference/index.ts";
 
 let ctx: Context;
 beforeEach(async () => {
@@ -322,7 +322,7 @@ describe("modules with invalid input", () => {
   });
 
   test("report the rank of a shard with the wrong length", async () => {
-    const ranks = await referenceWorld(2, { backends: [gather()] });
+    const ranks = await referenceWorld(2, { backends: [allGatherBackend()] });
     const module = new MultiAxisAttention(ranks[1]!, { ...options, backend: "gather", sequenceLength: 6 });
     expect(() => module.forward(zeros(ranks[1]!, [1, 4, 8]))).toThrow(
       /MultiAxisAttention, rank 1: expected 3 rows along the attention axis/,

@@ -6,7 +6,7 @@ import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
 import type { Span } from "../../src/placement/span.ts";
 import { scale } from "../../src/ops/pointwise.ts";
 import { sum } from "../../src/ops/reduction.ts";
-import { gather, referenceWorld } from "../reference/index.ts";
+import { allGatherBackend, referenceWorld } from "../reference/index.ts";
 
 /** Creates a position encoding that returns zeros and records shapes and positions. */
 function createRecorder(): PositionEncoding & {
@@ -25,7 +25,7 @@ function createRecorder(): PositionEncoding & {
 const embed = { embedDim: 8, numHeads: 4, numKvHeads: 2, backend: "gather", placement: "striped" } as const;
 
 test("queries and keys are encoded with the global positions of their rows", async () => {
-  const contexts = await referenceWorld(2, { backends: [gather()] });
+  const contexts = await referenceWorld(2, { backends: [allGatherBackend()] });
   await Promise.all(
     contexts.map(async (ctx) => {
       const positions = createRecorder();
@@ -42,7 +42,7 @@ test("queries and keys are encoded with the global positions of their rows", asy
 });
 
 test("CrossAxisAttention encodes queries and keys with the positions of their own placements", async () => {
-  const contexts = await referenceWorld(2, { backends: [gather()] });
+  const contexts = await referenceWorld(2, { backends: [allGatherBackend()] });
   await Promise.all(
     contexts.map(async (ctx) => {
       const positions = createRecorder();

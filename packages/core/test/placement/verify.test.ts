@@ -17,7 +17,7 @@ import {
 import { layoutOf } from "../../src/placement/layout.ts";
 import { positions, type Span } from "../../src/placement/span.ts";
 import { resolveShards } from "../../src/placement/verify.ts";
-import { gather, ReferenceDevice, referenceWorld } from "../reference/index.ts";
+import { allGatherBackend, ReferenceDevice, referenceWorld } from "../reference/index.ts";
 
 const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
 const placement = (...shards: (readonly Span[])[]): Placement => ({ name: "mine", spans: (index) => shards[index]! });
@@ -79,7 +79,7 @@ describe("verification of placements", () => {
     ] as const) {
       const attend = (ctx: Context) => {
         using x = fromArray(ctx, new Array<number>(8).fill(1), [1, 1, 4, 2]);
-        return attention(ctx, x, x, x, { backend: gather(), queries: layout, keys: layout });
+        return attention(ctx, x, x, x, { backend: allGatherBackend(), queries: layout, keys: layout });
       };
       for (const mesh of [{ sp: 4 }, { dp: 1, sp: 4 }]) {
         const outputs = (await referenceWorld(4, { mesh })).map(attend);

@@ -7,7 +7,7 @@ import { spansLength } from "../../src/placement/span.ts";
 import type { Tensor } from "../../src/tensor.ts";
 
 /** A minimal distributed backend: every rank gathers all keys, and the gradients of the keys are all-reduced. */
-export function gather(axis = "sp", inner: AttentionBackend = local()): AttentionBackend {
+export function allGatherBackend(axis = "sp", inner: AttentionBackend = local()): AttentionBackend {
   return {
     name: "gather",
     axes: [axis, ...inner.axes],

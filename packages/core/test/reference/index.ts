@@ -1,5 +1,5 @@
 export { ReferenceDevice } from "./device.ts";
 export { philox } from "./random.ts";
 export { referenceWorld } from "./world.ts";
-export { gather } from "./gather-backend.ts";
+export { allGatherBackend } from "./gather-backend.ts";
 export { checkGradients, values } from "./gradients.ts";

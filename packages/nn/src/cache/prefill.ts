@@ -87,7 +87,10 @@ function checkShards({ axis, ctx, numKvHeads, headDim, valueHeadDim }: CacheMemo
   if (layout.axes.length !== 1 || layout.axes[0] !== axis) {
     throw new OptionError({
       where,
-      expected: `new tokens sharded along the cache's axis, ${axis ?? "null"}`,
+      expected:
+        axis === null
+          ? "new tokens that are not sharded, because the cache has axis null"
+          : `new tokens sharded along the cache's axis, ${axis}`,
       received: `new tokens sharded along [${layout.axes.join(", ")}]`,
       remedy: "create the cache with the axis of the module's backend, or pass the whole sequence without `sharded`",
     });
@@ -100,7 +103,7 @@ function checkShards({ axis, ctx, numKvHeads, headDim, valueHeadDim }: CacheMemo
   if (haveKvShapes && heads % numKvHeads === 0 && hasShape(q, [batch, heads, rows, headDim])) return;
   throw new ShapeError({
     where,
-    expected: `q [${batch},H,${rows},${headDim}], k [${batch},${numKvHeads},${rows},${headDim}] and v [${batch},${numKvHeads},${rows},${valueHeadDim}], this rank's shard of ${layout.length} tokens`,
+    expected: `q [${batch},H,${rows},${headDim}], k [${batch},${numKvHeads},${rows},${headDim}] and v [${batch},${numKvHeads},${rows},${valueHeadDim}], this rank's shard of ${layout.length} tokens, with H a multiple of ${numKvHeads}`,
     received: [q, k, v].map((x) => `[${x.shape.join(",")}]`).join(", "),
   });
 }

@@ -30,7 +30,7 @@ const MARGIN_TOP = 130;
 const MARGIN_LEFT = 120;
 /** Distance between the lines of the legend. */
 const LINE_HEIGHT = 22;
-const EMPTY_COLOR = "#c3cad4";
+const OTHER_RANKS_COLOR = "#c3cad4";
 
 /**
  * Draws which rank computes each tile of the (query, key) plane in a record's forward pass, as an SVG document:
@@ -162,7 +162,7 @@ interface CellStyle {
 
 function drawCell(ranks: readonly number[], { x, y, width, height }: Box, { colors, name }: CellStyle): string {
   const gapWidth = Math.min(width, height) < 6 ? 0 : 1;
-  if (ranks.length === 0) return rect({ x, y, width, height }, `fill="${EMPTY_COLOR}"`);
+  if (ranks.length === 0) return rect({ x, y, width, height }, `fill="${OTHER_RANKS_COLOR}"`);
   const barHeight = (height - gapWidth) / ranks.length;
   const bars = ranks.map((rank, i) => {
     const bar = { x, y: y + i * barHeight, width: width - gapWidth, height: barHeight };
@@ -212,7 +212,7 @@ function drawLegend(
   const numHiddenRanks = counts.size - colors.size;
   return [
     ...shownEntries,
-    ...(numHiddenRanks > 0 ? [drawEntry(`${numHiddenRanks} other ranks`, EMPTY_COLOR, colors.size)] : []),
+    ...(numHiddenRanks > 0 ? [drawEntry(`${numHiddenRanks} other ranks`, OTHER_RANKS_COLOR, colors.size)] : []),
   ].join("\n");
 }
 

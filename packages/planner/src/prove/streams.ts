@@ -211,8 +211,8 @@ export class ReplayStreams {
     }
     if (sender.groupCollectiveIndex !== receiver.groupCollectiveIndex || sender.op !== receiver.op) {
       const text =
-        `mismatched collectives: ${this.describe(sender)} sends in a ${sender.op} to rank ${sender.peer(i)}, ` +
-        `which receives it in ${this.describe(receiver)}, a different ${receiver.op}`;
+        `mismatched collectives: ${this.describe(sender)} sends to rank ${sender.peer(i)} in a ${sender.op}; ` +
+        `${this.describe(receiver)} receives it in ${receiver.op === sender.op ? "a different" : "a"} ${receiver.op}`;
       this.#context.violations.report({ kind: "message", rank: receiver.rank, message: text });
     }
     if (--sender.numUnmatchedMessages === 0) this.#finish(sender);

@@ -17,7 +17,7 @@ export interface TransferTiming {
 
 /**
  * Returns the speed that fits the samples with the least squares of relative errors. `operations` is 4 forward and 10
- * backward. With only one head size, halfDim is 0. If samples are so noisy that more pairs take no longer, the fastest
+ * backward. With only one head size, halfSpeedHeadDim is 0. If samples are so noisy that more pairs take no longer, the fastest
  * one is used.
  */
 export function fitAttention(
@@ -26,9 +26,9 @@ export function fitAttention(
   launchSeconds: number,
 ): AttentionSpeed {
   const headDims = new Set(samples.map(({ headDim }) => headDim));
-  const fitWithHalfDim = (halfDim: number): LinearFit => {
+  const fitWithHalfDim = (halfSpeedHeadDim: number): LinearFit => {
     const rows = samples.map(({ numHeads, rows: r, keys, headDim }) => {
-      const flopsPerPair = operations * (headDim + halfDim) * numHeads;
+      const flopsPerPair = operations * (headDim + halfSpeedHeadDim) * numHeads;
       return [flopsPerPair * r * keys, flopsPerPair * r, flopsPerPair * keys];
     });
     return leastSquares(
@@ -37,16 +37,22 @@ export function fitAttention(
       samples.map(({ seconds }) => seconds),
     );
   };
-  const halfDim = headDims.size > 1 ? minimize((x) => fitWithHalfDim(x).error, [0, 4 * Math.max(...headDims)]) : 0;
-  const [pairFactor, rowFactor, keyFactor] = fitWithHalfDim(halfDim).factors as [number, number, number];
+  const halfSpeedHeadDim =
+    headDims.size > 1 ? minimize((x) => fitWithHalfDim(x).error, [0, 4 * Math.max(...headDims)]) : 0;
+  const [pairFactor, rowFactor, keyFactor] = fitWithHalfDim(halfSpeedHeadDim).factors as [number, number, number];
   if (pairFactor === 0) {
     const flopsPerSecond = samples.map(
       ({ numHeads, rows, keys, headDim, seconds }) =>
-        (operations * (headDim + halfDim) * numHeads * rows * keys) / seconds,
+        (operations * (headDim + halfSpeedHeadDim) * numHeads * rows * keys) / seconds,
     );
-    return { flops: Math.max(...flopsPerSecond), halfKeys: 0, halfRows: 0, halfDim };
+    return { flops: Math.max(...flopsPerSecond), halfSpeedKeys: 0, halfSpeedRows: 0, halfSpeedHeadDim };
   }
-  return { flops: 1 / pairFactor, halfKeys: rowFactor / pairFactor, halfRows: keyFactor / pairFactor, halfDim };
+  return {
+    flops: 1 / pairFactor,
+    halfSpeedKeys: rowFactor / pairFactor,
+    halfSpeedRows: keyFactor / pairFactor,
+    halfSpeedHeadDim,
+  };
 }
 
 /**

@@ -28,9 +28,9 @@ export function attentionSeconds(
 ): number {
   if (pairs === 0 || numHeads === 0) return kernels.launch;
   const speed = kernels[kind][dtype] ?? throwMissingSpeed(kernels, kind, dtype);
-  const { halfRows, halfKeys, halfDim } = speed;
-  const flopsPerPair = (kind === "attend" ? 4 : 10) * (headDim + halfDim);
-  const flops = flopsPerPair * numHeads * (pairs + halfKeys * rows + halfRows * keys);
+  const { halfSpeedRows, halfSpeedKeys, halfSpeedHeadDim } = speed;
+  const flopsPerPair = (kind === "attend" ? 4 : 10) * (headDim + halfSpeedHeadDim);
+  const flops = flopsPerPair * numHeads * (pairs + halfSpeedKeys * rows + halfSpeedRows * keys);
   const slowdown = interleaved ? (speed.interleaved ?? 1) : 1;
   return kernels.launch + (slowdown * flops) / speed.flops / waveUtilization(kernels, numHeads, rows);
 }

@@ -28,11 +28,11 @@ export const attentionSpeedOptions = defineOptions("AttentionSpeed", {
   /** Floating-point operations per second reached on large tiles. */
   flops: option.number(positiveNumberRange),
   /** Query rows of a tile (with many keys) at which the kernel runs at half of full speed. */
-  halfRows: option.number(nonNegativeRange),
+  halfSpeedRows: option.number(nonNegativeRange),
   /** Keys of a tile (with many rows) at which the kernel runs at half of full speed. */
-  halfKeys: option.number(nonNegativeRange),
+  halfSpeedKeys: option.number(nonNegativeRange),
   /** Head size at which the kernel runs at half of full speed. */
-  halfDim: option.number(nonNegativeRange),
+  halfSpeedHeadDim: option.number(nonNegativeRange),
   /**
    * Factor by which it is slower if the heads of a row are adjacent in memory, instead of the rows of a head. Default:
    * 1.
@@ -41,8 +41,8 @@ export const attentionSpeedOptions = defineOptions("AttentionSpeed", {
 });
 /**
  * Speed of an attention kernel for one dtype. For P visible pairs of a query and a key, counted over all heads of size
- * D, it takes the time of F · (D + halfDim) · (P + halfKeys · rows + halfRows · keys) floating-point operations, where
- * F is 4 forward and 10 backward, and rows and keys are also counted over all heads. A tile of `halfKeys` keys (and
+ * D, it takes the time of F · (D + halfSpeedHeadDim) · (P + halfSpeedKeys · rows + halfSpeedRows · keys) floating-point operations, where
+ * F is 4 forward and 10 backward, and rows and keys are also counted over all heads. A tile of `halfSpeedKeys` keys (and
  * many rows) therefore runs at half of full speed: Hockney's n½, in each dimension.
  */
 export type AttentionSpeed = OptionsOf<typeof attentionSpeedOptions>;

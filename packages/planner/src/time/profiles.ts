@@ -1,14 +1,14 @@
 import type { AttentionSpeed, Link, Profile } from "./profile.ts";
 
 // Sources of the numbers. Programs never reach published peaks, so measured numbers are used wherever there are any.
-// `attend` and `attendBackward` are fitted to the tables of the papers: they are the flops, halfKeys + halfRows and
-// halfDim that come nearest to them for heads of size 64 and 128. The tables are of square tiles and cannot distinguish
+// `attend` and `attendBackward` are fitted to the tables of the papers: they are the flops, halfSpeedKeys + halfSpeedRows and
+// halfSpeedHeadDim that come nearest to them for heads of size 64 and 128. The tables are of square tiles and cannot distinguish
 // rows from keys. Nearly all of the loss is attributed to keys, because most of a kernel's work other than pairs is
 // done once for every block of rows.
 
 /** Creates a speed from half-speed sizes: of keys and rows together, and of heads. */
-function attentionSpeed(flops: number, halfSize: number, halfDim: number): AttentionSpeed {
-  return { flops, halfKeys: 0.85 * halfSize, halfRows: 0.15 * halfSize, halfDim };
+function attentionSpeed(flops: number, halfSize: number, halfSpeedHeadDim: number): AttentionSpeed {
+  return { flops, halfSpeedKeys: 0.85 * halfSize, halfSpeedRows: 0.15 * halfSize, halfSpeedHeadDim };
 }
 
 /**
@@ -124,14 +124,14 @@ const cpu: Profile = {
     bandwidth: 30e9,
     matmul: 78e9,
     attend: {
-      float32: { flops: 85e9, halfKeys: 38, halfRows: 8, halfDim: 4, interleaved: 1.08 },
-      bfloat16: { flops: 82e9, halfKeys: 42, halfRows: 8, halfDim: 4, interleaved: 1.08 },
-      float16: { flops: 82e9, halfKeys: 42, halfRows: 8, halfDim: 4, interleaved: 1.08 },
+      float32: { flops: 85e9, halfSpeedKeys: 38, halfSpeedRows: 8, halfSpeedHeadDim: 4, interleaved: 1.08 },
+      bfloat16: { flops: 82e9, halfSpeedKeys: 42, halfSpeedRows: 8, halfSpeedHeadDim: 4, interleaved: 1.08 },
+      float16: { flops: 82e9, halfSpeedKeys: 42, halfSpeedRows: 8, halfSpeedHeadDim: 4, interleaved: 1.08 },
     },
     attendBackward: {
-      float32: { flops: 82e9, halfKeys: 13, halfRows: 10, halfDim: 2, interleaved: 1.08 },
-      bfloat16: { flops: 80e9, halfKeys: 13, halfRows: 10, halfDim: 2, interleaved: 1.08 },
-      float16: { flops: 80e9, halfKeys: 13, halfRows: 10, halfDim: 2, interleaved: 1.08 },
+      float32: { flops: 82e9, halfSpeedKeys: 13, halfSpeedRows: 10, halfSpeedHeadDim: 2, interleaved: 1.08 },
+      bfloat16: { flops: 80e9, halfSpeedKeys: 13, halfSpeedRows: 10, halfSpeedHeadDim: 2, interleaved: 1.08 },
+      float16: { flops: 80e9, halfSpeedKeys: 13, halfSpeedRows: 10, halfSpeedHeadDim: 2, interleaved: 1.08 },
     },
   },
   enqueue: 12e-6,

@@ -34,7 +34,7 @@ test.each(grids)("an overlapped schedule of %d × %d takes at most 1.15 times th
   for (const phase of ["forward", "backward"] as const) {
     for (const ratio of [0.25, 0.5, 1, 2]) {
       const { compute, transfer } = phases[phase];
-      const speed = { flops: 1, halfRows: 0, halfKeys: 0, halfDim: 0 };
+      const speed = { flops: 1, halfSpeedRows: 0, halfSpeedKeys: 0, halfSpeedHeadDim: 0 };
       const profile: Profile = {
         ...profileWithLink({ bandwidth: (ratio * transfer) / compute }),
         kernels: { ...toyProfile.kernels, attend: { float32: speed }, attendBackward: { float32: speed } },

@@ -24,8 +24,10 @@ const trueProfile: Profile = {
     ...baseProfile.kernels,
     launch: 2e-6,
     bandwidth: 7e9,
-    attend: { float32: { flops: 50e9, halfRows: 12, halfKeys: 30, halfDim: 20, interleaved: 1.25 } },
-    attendBackward: { float32: { flops: 40e9, halfRows: 20, halfKeys: 10, halfDim: 8, interleaved: 1.5 } },
+    attend: { float32: { flops: 50e9, halfSpeedRows: 12, halfSpeedKeys: 30, halfSpeedHeadDim: 20, interleaved: 1.25 } },
+    attendBackward: {
+      float32: { flops: 40e9, halfSpeedRows: 20, halfSpeedKeys: 10, halfSpeedHeadDim: 8, interleaved: 1.5 },
+    },
   },
   links: { ...baseProfile.links, "intra-node": { latency: 40e-6, bandwidth: 3e9, sharedBy: 1, duplex: false } },
   cores: { perNode: 2, efficiency: 0.9, wait: 150e-6 },
@@ -43,9 +45,9 @@ test("calibrate recovers the profile of a synthetic machine", async () => {
     [attendBackward.float32!, trueProfile.kernels.attendBackward.float32!] as const,
   ]) {
     expect(speed.flops / trueSpeed.flops).toBeCloseTo(1, 2);
-    expect(speed.halfKeys).toBeCloseTo(trueSpeed.halfKeys, 0);
-    expect(speed.halfRows).toBeCloseTo(trueSpeed.halfRows, 0);
-    expect(speed.halfDim).toBeCloseTo(trueSpeed.halfDim, 0);
+    expect(speed.halfSpeedKeys).toBeCloseTo(trueSpeed.halfSpeedKeys, 0);
+    expect(speed.halfSpeedRows).toBeCloseTo(trueSpeed.halfSpeedRows, 0);
+    expect(speed.halfSpeedHeadDim).toBeCloseTo(trueSpeed.halfSpeedHeadDim, 0);
     expect(speed.interleaved).toBeCloseTo(trueSpeed.interleaved!, 2);
   }
   expect(calibrated.cores!.perNode).toBe(2);
@@ -92,7 +94,7 @@ test("calibrate keeps the default links for one rank and divides the cores by th
   const calibrated = await calibrate({ contexts, dtypes: ["float32"], headDims: [32], repetitions: 1, cores: 4 });
   expect(calibrated.links).toEqual(baseProfile.links);
   expect(calibrated.cores).toEqual({ perNode: 4 });
-  expect(calibrated.kernels.attend.float32!.halfDim).toBe(0);
+  expect(calibrated.kernels.attend.float32!.halfSpeedHeadDim).toBe(0);
   const fourThreadProfile = await calibrate({
     contexts,
     dtypes: ["float32"],

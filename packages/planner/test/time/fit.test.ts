@@ -38,9 +38,9 @@ function createSamples(
 }
 
 const machines: readonly AttentionSpeed[] = [
-  { flops: 80e9, halfRows: 10, halfKeys: 40, halfDim: 16 },
-  { flops: 900e12, halfRows: 30, halfKeys: 160, halfDim: 57 },
-  { flops: 1e9, halfRows: 0, halfKeys: 0, halfDim: 0 },
+  { flops: 80e9, halfSpeedRows: 10, halfSpeedKeys: 40, halfSpeedHeadDim: 16 },
+  { flops: 900e12, halfSpeedRows: 30, halfSpeedKeys: 160, halfSpeedHeadDim: 57 },
+  { flops: 1e9, halfSpeedRows: 0, halfSpeedKeys: 0, halfSpeedHeadDim: 0 },
 ];
 
 test.each(machines)("fitAttention recovers the speed %o", (trueSpeed) => {
@@ -50,9 +50,9 @@ test.each(machines)("fitAttention recovers the speed %o", (trueSpeed) => {
   ] as const) {
     const fitted = fitAttention(createSamples(trueSpeed, kind, [64, 128]), operations, LAUNCH_SECONDS);
     expect(fitted.flops / trueSpeed.flops).toBeCloseTo(1, 2);
-    expect(fitted.halfKeys).toBeCloseTo(trueSpeed.halfKeys, 0);
-    expect(fitted.halfRows).toBeCloseTo(trueSpeed.halfRows, 0);
-    expect(fitted.halfDim).toBeCloseTo(trueSpeed.halfDim, 0);
+    expect(fitted.halfSpeedKeys).toBeCloseTo(trueSpeed.halfSpeedKeys, 0);
+    expect(fitted.halfSpeedRows).toBeCloseTo(trueSpeed.halfSpeedRows, 0);
+    expect(fitted.halfSpeedHeadDim).toBeCloseTo(trueSpeed.halfSpeedHeadDim, 0);
   }
 });
 
@@ -64,9 +64,9 @@ test("noise of 2 % in the samples changes the fitted time by less than 3 %", () 
   expect(Math.abs(fittedSample!.seconds / trueSample!.seconds - 1)).toBeLessThan(0.03);
 });
 
-test("with samples of one head size, halfDim is 0 and its effect is part of flops", () => {
+test("with samples of one head size, halfSpeedHeadDim is 0 and its effect is part of flops", () => {
   const fitted = fitAttention(createSamples(machines[0]!, "attend", [64]), 4, LAUNCH_SECONDS);
-  expect(fitted.halfDim).toBe(0);
+  expect(fitted.halfSpeedHeadDim).toBe(0);
   expect(fitted.flops / 80e9).toBeCloseTo(64 / (64 + 16), 2);
 });
 
@@ -85,7 +85,12 @@ test("fits use the fastest sample if larger samples take no longer than smaller 
   expect(fitBytes(noisySamples)).toEqual({ latency: 0, bandwidth: 1e9 });
   const tiles = [64, 128].map((rows) => ({ numHeads: 1, rows, keys: 64, headDim: 16, seconds: 1 / rows }));
   const maxFlops = 4 * 16 * 128 * 64 * 128;
-  expect(fitAttention(tiles, 4, 0)).toEqual({ flops: maxFlops, halfKeys: 0, halfRows: 0, halfDim: 0 });
+  expect(fitAttention(tiles, 4, 0)).toEqual({
+    flops: maxFlops,
+    halfSpeedKeys: 0,
+    halfSpeedRows: 0,
+    halfSpeedHeadDim: 0,
+  });
 });
 
 test("leastSquares returns no negative factors", () => {

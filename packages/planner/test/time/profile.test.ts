@@ -55,7 +55,10 @@ const invalidProfiles: readonly (readonly [string, unknown, string])[] = [
   ],
   [
     "a speed without flops",
-    { ...h100, kernels: { ...h100.kernels, attend: { float32: { halfRows: 0, halfKeys: 0, halfDim: 0 } } } },
+    {
+      ...h100,
+      kernels: { ...h100.kernels, attend: { float32: { halfSpeedRows: 0, halfSpeedKeys: 0, halfSpeedHeadDim: 0 } } },
+    },
     "kernels: attend: float32: flops: expected a number > 0, received undefined",
   ],
 ];

@@ -140,4 +140,4 @@ test("the time to enqueue operations limits a machine with fast kernels", () => 
   expect(listTimes(simulation, 0, "attend").at(-1)![0]).toBeCloseTo(7, 6);
 });
 
-const fastSpeed = { flops: 1e12, halfRows: 0, halfKeys: 0, halfDim: 0 };
+const fastSpeed = { flops: 1e12, halfSpeedRows: 0, halfSpeedKeys: 0, halfSpeedHeadDim: 0 };

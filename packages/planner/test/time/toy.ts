@@ -7,7 +7,7 @@ export const HEAD_DIM = 4;
 /** A link on which a float32 element takes a second. */
 export const slowLink: Link = { latency: 0, bandwidth: 4, sharedBy: 1, duplex: true };
 
-const oneSecondSpeed = { flops: 4 * HEAD_DIM * ROWS * ROWS, halfRows: 0, halfKeys: 0, halfDim: 0 };
+const oneSecondSpeed = { flops: 4 * HEAD_DIM * ROWS * ROWS, halfSpeedRows: 0, halfSpeedKeys: 0, halfSpeedHeadDim: 0 };
 
 /**
  * A machine for mental arithmetic: a tile of ROWS × ROWS takes a second, forward or backward, and memory takes no time.

@@ -26,7 +26,7 @@ export interface SocketAddress {
 /**
  * The offset of a peer's clock. `error` is its uncertainty in milliseconds: half of the shortest round trip plus 1 ms.
  */
-export interface ClockDifference {
+export interface ClockOffset {
   /** Milliseconds by which the peer's wall clock is ahead of this host's. */
   readonly wallClockOffsetMs: number;
   readonly error: number;
@@ -38,7 +38,7 @@ export interface SocketLink {
   readonly latency: number;
   /** Bytes per second. */
   readonly bandwidth: number;
-  readonly clock: ClockDifference;
+  readonly clock: ClockOffset;
 }
 
 /** A failed measurement: no connection ("connect"), no data ("ping"), or only small messages ("transfer") arrive. */
