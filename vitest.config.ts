@@ -68,7 +68,7 @@ const mostlyWaiting: ReadonlySet<string> = new Set(["launcher"]);
  * lists them too.
  */
 const ofStandIns: Readonly<Record<string, readonly string[]>> = {
-  "kernels-cuda": ["errors", "faults", "lifetime", "library-search-paths", "refusal", "system"],
+  "kernels-cuda": ["errors", "faults", "ladder", "lifetime", "library-search-paths", "refusal", "system"],
 };
 
 /**

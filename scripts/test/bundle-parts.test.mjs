@@ -4,6 +4,7 @@ import {
   cpSync,
   existsSync,
   mkdirSync,
+  readdirSync,
   readFileSync,
   symlinkSync,
   utimesSync,
@@ -14,6 +15,7 @@ import { fileURLToPath } from "node:url";
 import { describe, expect, test } from "vitest";
 import { archive } from "../bundle/archive.mjs";
 import { runStep } from "../bundle/inside/gpu/run-step.mjs";
+import { createSteps } from "../bundle/inside/gpu/steps.mjs";
 import { collectModules } from "../bundle/modules.mjs";
 import { createRecipe, stageRecipes } from "../bundle/recipes.mjs";
 import { listPackages } from "../workspace.mjs";
@@ -196,6 +198,26 @@ describe("mosaic gpu", () => {
       status: 0,
       stdout: expect.stringMatching(/^host[^]*^benchmarks/m),
     });
+  });
+
+  test("omits the tests of kernels-cuda that need a compiler, and names only files that exist", () => {
+    const root = dirname(scripts);
+    const steps = createSteps(root, "results", {});
+    const { command, directory } = steps.find(({ name }) => name === "kernels");
+    const excludedTests = command.filter((_, i) => command[i - 1] === "--exclude");
+    const testsWithCompiler = readdirSync(join(directory, "test"))
+      .filter((name) => name.endsWith(".test.ts"))
+      .map((name) => `test/${name}`)
+      .filter((path) => readFileSync(join(directory, path), "utf8").includes("process.env.CXX"));
+    expect(testsWithCompiler.length).toBeGreaterThan(1);
+    expect(excludedTests).toEqual(expect.arrayContaining(testsWithCompiler));
+    const missingFiles = steps.flatMap((step) =>
+      step.command
+        .filter((argument) => argument !== undefined) // a program that is not installed
+        .map((argument) => (/^test\//.test(argument) ? join(step.directory, argument) : argument))
+        .filter((path) => path.startsWith(join(root, "packages")) && !existsSync(path)),
+    );
+    expect(missingFiles).toEqual([]);
   });
 
   test("continues after a failed step, and writes a table of results", () => {

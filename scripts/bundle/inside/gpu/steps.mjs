@@ -3,8 +3,17 @@ import { existsSync } from "node:fs";
 import { join } from "node:path";
 import { findPythonLibraries } from "./libraries.mjs";
 
-/** Tests of the emulation, of compiler reports and of failures, which use no GPU. */
-const CPU_ONLY_TESTS = ["faults", "budgets", "errors", "system", "lifetime", "library-search-paths", "refusal"];
+/** Tests of the emulation, of compiler reports and of failures, which use no GPU. Some need a compiler. */
+const CPU_ONLY_TESTS = [
+  "faults",
+  "budgets",
+  "errors",
+  "ladder",
+  "system",
+  "lifetime",
+  "library-search-paths",
+  "refusal",
+];
 /** Tests of every kernel that uses tensor cores, on small inputs. */
 const SANITIZER_TESTS = ["test/tensor-cores.test.ts"];
 /** Sum of the benchmarks' time budgets, plus time to start and to report. */
