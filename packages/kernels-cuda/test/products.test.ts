@@ -7,7 +7,7 @@ import { type CudaDevice, cuda, cudaSystem } from "../src/index.ts";
 // Read at the first product of a process; this file has its own. On a GPU the real library is used.
 if (!runsOnGpu) process.env.MOSAIC_CUBLASLT_LIBRARY ??= emulatedBlas;
 
-const products: readonly Case[] = deviceSuite(() => cuda()).filter(({ name }) => name.startsWith("matmul"));
+const products: readonly Case[] = deviceSuite(() => cuda()).filter(({ name }) => /^(matmul|linear)/.test(name));
 
 describe("products through cuBLASLt", () => {
   test.each(products)("$name", ({ run }) => run());
@@ -107,6 +107,34 @@ test("cuBLASLt computes batches whose axes cannot be merged", async () => {
   });
   checkClose(actual, expected, 1e-5, "a permuted batch");
 });
+
+// The library has no preference for the alignment of a bias, and its kernels may load 16 bytes at a time.
+test.each(["float32", "bfloat16"] as const)(
+  "a bias that is not aligned to 16 bytes is not passed to cuBLASLt, %s",
+  async (dtype) => {
+    const [rows, columns, depth] = [8, 16, 8];
+    const x = sample(11, { shape: [rows, depth], dtype });
+    const weight = sample(12, { shape: [depth, columns], dtype });
+    const biases = sample(13, { shape: [columns + 8], dtype });
+    const [xValues, weightValues, biasValues] = [await x.read(), await weight.read(), await biases.read()];
+    const out = device.empty([rows, columns], dtype);
+    for (const offset of [0, 1, 8]) {
+      const bias = biases.slice(0, offset, offset + columns);
+      const kernelNames = await traceKernelNames(device, () =>
+        device.kernels.linear(out, x, weight, { bias, activation: null, gate: null, preActivation: null }),
+      );
+      if (offset !== 1) expect(kernelNames).toEqual(libraryKernels);
+      else expect(kernelNames).toEqual(expect.arrayContaining(["copy", ...libraryKernels]));
+      const expected = Array.from({ length: out.size }, (_, i) => {
+        const [row, column] = [Math.floor(i / columns), i % columns];
+        let sum = biasValues[offset + column]!;
+        for (let k = 0; k < depth; k++) sum += xValues[row * depth + k]! * weightValues[k * columns + column]!;
+        return sum;
+      });
+      checkClose(await out.read(), expected, dtype === "float32" ? 1e-5 : 0.05, `a bias from element ${offset} on`);
+    }
+  },
+);
 
 test("float32 is multiplied in full precision unless the option tf32 is set", async () => {
   const measureError = async (on: CudaDevice): Promise<number> => {

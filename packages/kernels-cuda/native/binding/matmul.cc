@@ -91,7 +91,10 @@ std::optional<BlasProblem> makeProblem(const MatmulParameters& p, const View* bi
   if (bias) {
     // The library's bias has one element per row of its out. If factors are swapped, these rows are our columns.
     const bool isDense = bias->rank == 1 && bias->stride[0] == 1;
-    const bool isAligned = std::all_of(std::begin(matrices), std::end(matrices), hasAlignedColumns);
+    // The library selects a kernel by the alignment of the matrices only. It may load 16 bytes of the bias at a time,
+    // which faults for a bias that starts elsewhere.
+    const bool isAligned = alignmentOf(bias->data) >= 16 &&
+                           std::all_of(std::begin(matrices), std::end(matrices), hasAlignedColumns);
     if (!isDense || !isAligned || bias->dtype != out.dtype || !problem.out.isTransposed) return std::nullopt;
     problem.bias = bias->data;
   }

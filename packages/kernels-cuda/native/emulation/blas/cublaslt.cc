@@ -208,6 +208,9 @@ struct Task {
       if (x->data && !isInDeviceMemory(*x))
         return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, "cuBLASLt: an operand is out of bounds of its allocation");
     }
+    // The heuristic has no preference for the alignment of a bias, so kernels may load 16 bytes of it at a time.
+    if (bias.data && alignmentOf(bias.data) < 16)
+      return setStickyError(CUDA_ERROR_ILLEGAL_ADDRESS, "cuBLASLt: the bias is not aligned to 16 bytes");
     const auto depth = static_cast<int64_t>(a.isTransposed ? a.layout.rows : a.layout.columns);
     for (int64_t i = 0; i < out.layout.batch; i++) {
       for (int64_t column = 0; column < static_cast<int64_t>(out.layout.columns); column++) {
