@@ -299,6 +299,8 @@ DEVICE void crossEntropyBackwardRows(const CrossEntropyBackwardParameters& p) {
     const float targetClass = loadElement(target, at[2]);
     const bool isCounted =
         targetClass != p.ignored && checkIndex(targetClass, n, p.badIndex, IndexKernel::CrossEntropyBackward);
+    // Compared as integers, because float32 cannot represent all columns from 2^24 on.
+    const int targetColumn = isCounted ? static_cast<int>(targetClass) : -1;
     const float scale = isCounted ? loadElement(dLoss, at[4]) : 0.f, rowLse = loadElement(lse, at[3]);
     const auto load = [&](int i) { return loadRow<WIDTH>(x, at[1], step[1], i); };
     forEachInRow<WIDTH>(n, load, [&](int i, const Raw<WIDTH>& raw) {
@@ -306,8 +308,7 @@ DEVICE void crossEntropyBackwardRows(const CrossEntropyBackwardParameters& p) {
       raw.decode(x.dtype, v);
 #pragma unroll
       for (int w = 0; w < WIDTH; w++) {
-        const bool isTarget = static_cast<float>(i + w) == targetClass;
-        const float targetProbability = (isTarget ? 1.f - p.smoothing : 0.f) + smoothingShare;
+        const float targetProbability = (i + w == targetColumn ? 1.f - p.smoothing : 0.f) + smoothingShare;
         v[w] = isCounted ? scale * (expf(v[w] - rowLse) - targetProbability) : 0.f;
       }
       storeRow(dx, at[0], step[0], i, v);
