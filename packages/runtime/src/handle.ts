@@ -8,6 +8,7 @@ import {
   OutOfMemoryError,
   type Shape,
 } from "@mosaic/core";
+import { closeWhenUnused } from "./device-uses.ts";
 import { FreeLists } from "./free-lists.ts";
 import type { KernelCall } from "./kernel-arguments.ts";
 import { type DeviceCalls, type External, type NativeRuntime, translateErrors } from "./runtime.ts";
@@ -213,12 +214,12 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
     this.#peakBytes = this.#allocatedBytes;
   }
 
-  /** Lets submitted work finish, then frees all memory. */
+  /** Lets submitted work finish, then frees all memory. Ranks that use the native device close first. */
   close(): void {
     if (this.#isClosed) return;
     this.#isClosed = true;
     for (const block of this.#freeLists?.clear() ?? []) this.#leakRegistry.unregister(block);
-    this.native.close(this.#external);
+    closeWhenUnused(this.streamAddress, () => this.native.close(this.#external));
   }
 
   #createOutOfMemoryError(byteLength: number, where: string): OutOfMemoryError {

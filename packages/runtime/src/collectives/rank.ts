@@ -9,6 +9,7 @@ import {
   type TraceEvent,
   type Work,
 } from "@mosaic/core";
+import { retainDevice } from "../device-uses.ts";
 import { completions, type EngineHandle, type SplitResult, callNative, type OpenOptions } from "./addon.ts";
 
 const noDTypeCode = Object.keys(dtypeCodes).length;
@@ -49,34 +50,46 @@ function encodeCall(call: CollectiveCall): Float64Array {
 /** Options of a rank for native code, except its transport. */
 type RankOptions = Omit<OpenOptions, "transport">;
 
+interface NativeRankFields {
+  readonly device: Device;
+  readonly engine: EngineHandle;
+  /** Ends the rank's use of the native device. */
+  readonly releaseDevice: () => void;
+  readonly hosts?: readonly number[];
+}
+
 /** One rank of a job, with the engine to which all of its groups post. Keeps operands alive while they are in use. */
 export class NativeRank {
   readonly device: Device;
   /** Host number of each rank, as received in the rendezvous. */
   readonly hosts: readonly number[];
   readonly #engine: EngineHandle;
+  readonly #releaseDevice: () => void;
   /** Posted operations in order, except a prefix that is known to have completed. */
   #pending: PendingOperation[] = [];
   #closePromise: Promise<void> | undefined;
 
-  private constructor(device: Device, engine: EngineHandle, hosts: readonly number[] = []) {
+  private constructor({ device, engine, releaseDevice, hosts = [] }: NativeRankFields) {
     this.device = device;
     this.hosts = hosts;
     this.#engine = engine;
+    this.#releaseDevice = releaseDevice;
   }
 
   /** Opens a rank. Resolves when it is connected with the others. */
   static async open(device: Device, openTransport: () => number, options: RankOptions): Promise<NativeRank> {
     let engine: EngineHandle | undefined;
+    const releaseDevice = retainDevice(device);
     try {
       await completions.expect(undefined, (completion) => {
         // Native code frees the transport even if `open` fails, so nothing may fail between the two calls.
         engine = callNative((addon) => addon.open({ ...options, transport: openTransport() }, completion));
       });
       const hosts = callNative((addon) => addon.hosts(engine!));
-      return new NativeRank(device, engine!, hosts);
+      return new NativeRank({ device, engine: engine!, releaseDevice, hosts });
     } catch (error) {
-      if (engine) await new NativeRank(device, engine).close();
+      if (engine) await new NativeRank({ device, engine, releaseDevice }).close();
+      else releaseDevice();
       throw error;
     }
   }
@@ -145,6 +158,7 @@ export class NativeRank {
     } finally {
       callNative((addon) => addon.release(this.#engine));
       this.#releaseCompleted();
+      this.#releaseDevice();
     }
   }
 
