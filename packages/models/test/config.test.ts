@@ -80,6 +80,78 @@ test("null turns softcaps off", () => {
   expect([attentionSoftcap, logitSoftcap]).toEqual([null, null]);
 });
 
+const llama3Rope = models.llama3!.config.rope_parameters as Readonly<Record<string, unknown>>;
+
+describe("rotary embeddings have the precedence of transformers 5", () => {
+  const describeRopes = (name: string, fields: Readonly<Record<string, unknown>>) =>
+    describeConfig({ ...models[name]!.config, ...fields }).layers;
+  const [yarn, linear] = [
+    { rope_type: "yarn", factor: 4, original_max_position_embeddings: 128 },
+    { rope_type: "linear", factor: 2 },
+  ];
+
+  test("rope_scaling replaces rope_parameters, including its rope_theta", () => {
+    const rope_parameters = { rope_type: "default", rope_theta: 5e5 };
+    expect(describeRopes("llama2", { rope_parameters, rope_scaling: yarn })).toEqual(
+      describeRopes("llama2", { rope_parameters: { ...yarn, rope_theta: 1e4 } }),
+    );
+    expect(describeRopes("llama2", { rope_parameters, rope_scaling: yarn, rope_theta: 77 })).toEqual(
+      describeRopes("llama2", { rope_parameters: { ...yarn, rope_theta: 77 } }),
+    );
+    expect(describeRopes("llama2", { rope_parameters, rope_scaling: {} })).toEqual(
+      describeRopes("llama2", { rope_parameters }),
+    );
+  });
+
+  test("rope_scaling replaces fields of full attention in Gemma 3", () => {
+    const [full_attention, sliding_attention] = [
+      { rope_type: "default", rope_theta: 3e5 },
+      { rope_type: "default", rope_theta: 2e4 },
+    ];
+    const rope_parameters = { full_attention, sliding_attention };
+    expect(describeRopes("gemma3", { rope_parameters, rope_scaling: linear })).toEqual(
+      describeRopes("gemma3", {
+        rope_parameters: { full_attention: { ...full_attention, ...linear }, sliding_attention },
+      }),
+    );
+  });
+
+  test.each(["yarn", "llama3"])(
+    "original_max_position_embeddings of the config has precedence with %s",
+    (rope_type) => {
+      const rope_parameters = { ...llama3Rope, rope_type };
+      expect(describeRopes("llama3", { rope_parameters, original_max_position_embeddings: 32 })).toEqual(
+        describeRopes("llama3", { rope_parameters: { ...rope_parameters, original_max_position_embeddings: 32 } }),
+      );
+      expect(describeRopes("llama3", { rope_parameters, original_max_position_embeddings: 32 })).not.toEqual(
+        describeRopes("llama3", { rope_parameters }),
+      );
+    },
+  );
+
+  test("parameters that do not belong to a layer type are an error in Gemma 3", () => {
+    const parseRopeParameters = (rope_parameters: unknown) => parse({ ...models.gemma3!.config, rope_parameters });
+    expect(() => parseRopeParameters({ ...linear, rope_theta: 500 })).toThrow(
+      /rope_parameters: expected an object with full_attention and sliding_attention, .*, received .*; move/,
+    );
+    expect(() => parseRopeParameters({ full_attention: 5 })).toThrow(
+      /rope_parameters: full_attention: expected an object, received 5/,
+    );
+  });
+
+  test("yarn and dynamic extend the maximum length", () => {
+    const getMaxLengths = (fields: Readonly<Record<string, unknown>>) => {
+      const { maxLength, maxBatchLength } = parse({ ...models.llama2!.config, ...fields });
+      return [maxLength, maxBatchLength];
+    };
+    expect(getMaxLengths({ max_position_embeddings: 128, rope_parameters: yarn })).toEqual([512, 512]);
+    expect(getMaxLengths({ max_position_embeddings: 600, rope_parameters: yarn })).toEqual([600, 600]);
+    expect(getMaxLengths({ max_position_embeddings: 128, rope_parameters: linear })).toEqual([128, 128]);
+    const dynamic = { rope_type: "dynamic", factor: 2.5 };
+    expect(getMaxLengths({ max_position_embeddings: 128, rope_parameters: dynamic })).toEqual([320, 128]);
+  });
+});
+
 describe("unsupported and invalid fields", () => {
   test.each([
     [{ model_type: "mamba" }, /config.json: model_type: expected one of llama, mistral, .*, received "mamba"/],
@@ -98,9 +170,33 @@ describe("unsupported and invalid fields", () => {
     ],
     [
       { rope_parameters: { rope_type: "linear" } },
-      /rope_parameters: factor: expected a number > 0, received undefined/,
+      /rope_parameters: factor: expected a number ≥ 1, received undefined/,
     ],
     [{ rope_parameters: { partial_rotary_factor: 0.5 } }, /partial_rotary_factor: expected 1, received 0.5/],
+    [{ partial_rotary_factor: 0.5 }, /config.json: partial_rotary_factor: expected 1, received 0.5/],
+    [
+      { rope_parameters: { rope_type: "linear", factor: 0.5 } },
+      /config.json: rope_parameters: factor: expected a number ≥ 1, received 0.5/,
+    ],
+    [{ rope_scaling: { type: "mrope" } }, /config.json: rope_scaling: type: expected one of default, .*"mrope"/],
+    [
+      { rope_parameters: { ...llama3Rope, high_freq_factor: 1 } },
+      /rope_parameters: high_freq_factor: expected a number above low_freq_factor, 1, received 1/,
+    ],
+    [
+      { rope_parameters: { full_attention: { rope_type: "linear", factor: 2 } } },
+      /rope_parameters: expected the parameters of all layers, .*, received an object with full_attention; move/,
+    ],
+    [{ num_key_value_heads: 3 }, /num_key_value_heads: expected a divisor of num_attention_heads, 4, received 3/],
+    [{ head_dim: 7 }, /config.json: head_dim: expected an even number, .*, received 7/],
+    [
+      { head_dim: null, hidden_size: 60 },
+      /config.json: hidden_size \/ num_attention_heads: expected an even number, .*, received 15/,
+    ],
+    [
+      { quantization_config: { quant_method: "fp8" } },
+      /quantization_config: expected null or no such field, received .*; save the model without quantization/,
+    ],
     [{ rope_parameters: [] }, /rope_parameters: expected an object, received \[\]/],
     [{ eos_token_id: "</s>" }, /eos_token_id: expected a token id, an array of token ids, or null, received "<\/s>"/],
     [{ use_bidirectional_attention: true }, /use_bidirectional_attention: expected a causal model, received true/],

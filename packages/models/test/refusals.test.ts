@@ -171,7 +171,7 @@ describe("generate and forward", () => {
     [
       "a context beyond the model's",
       { tokens, maxNewTokens: 510 },
-      /maxNewTokens: expected at most 512 tokens in total, the model's max_position_embeddings, received a prompt of 3 tokens and maxNewTokens of 510; shorten/,
+      /maxNewTokens: expected at most 512 tokens in total, the maximum length of the model by max_position_embeddings and rope_parameters, received a prompt of 3 tokens and maxNewTokens of 510; shorten/,
     ],
     [
       "a prompt as long as the model's context",

@@ -23,12 +23,21 @@ export async function readServedModel(folder: string, cacheTokens: number): Prom
       `--model: expected a folder with config.json, received ${folder}; train a model, or pass a different folder`,
     );
   }
-  const config = parseConfig(path, JSON.parse(readFileSync(path, "utf8")) as Record<string, unknown>);
+  const config = parseConfig(path, readJson(path));
   return {
     name: basename(resolve(folder)),
     created: Math.floor(statSync(path).mtimeMs / 1000),
     tokenizer: await loadTokenizer(folder),
     vocabSize: config.vocabSize,
-    maxLength: Math.min(config.maxLength, cacheTokens),
+    maxLength: Math.min(config.maxBatchLength, cacheTokens),
   };
+}
+
+function readJson(path: string): unknown {
+  try {
+    return JSON.parse(readFileSync(path, "utf8"));
+  } catch (cause) {
+    const received = (cause as Error).message;
+    throw new UsageError(`${path}: expected JSON, received ${received}; download the file again`, { cause });
+  }
 }

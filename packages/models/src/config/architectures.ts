@@ -29,7 +29,7 @@ export interface Architecture {
   readonly hasSoftcaps: boolean;
   readonly rope: {
     readonly bases: Readonly<Record<LayerType, { readonly field: string; readonly fallback: number }>>;
-    readonly scalesFullAttentionOnly: boolean;
+    readonly isPerLayerType: boolean;
   };
   biases(fields: Fields): Biases;
   layerTypes(fields: Fields, numLayers: number): readonly LayerType[];
@@ -48,7 +48,7 @@ const sharedBaseRope = {
     full_attention: { field: "rope_theta", fallback: 10_000 },
     sliding_attention: { field: "rope_theta", fallback: 10_000 },
   },
-  scalesFullAttentionOnly: false,
+  isPerLayerType: false,
 };
 
 const repeatLayerType = (type: LayerType, count: number): LayerType[] => Array.from({ length: count }, () => type);
@@ -130,7 +130,7 @@ const gemma3: Architecture = {
       full_attention: { field: "rope_theta", fallback: 1_000_000 },
       sliding_attention: { field: "rope_local_base_freq", fallback: 10_000 },
     },
-    scalesFullAttentionOnly: true,
+    isPerLayerType: true,
   },
   layerTypes(fields, numLayers) {
     const fullLayerInterval = fields.size("sliding_window_pattern", 6);

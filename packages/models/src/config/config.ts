@@ -26,8 +26,16 @@ export interface ModelConfig {
   readonly numKvHeads: number;
   readonly headDim: number;
   readonly layers: readonly LayerConfig[];
-  /** max_position_embeddings, the maximum sequence length. */
+  /**
+   * Maximum sequence length: max_position_embeddings, or the larger length to which rope_type "dynamic" or "yarn" extends
+   * it.
+   */
   readonly maxLength: number;
+  /**
+   * Maximum length of texts that are generated together. With rope_type "dynamic" it is max_position_embeddings, because
+   * the rotation of longer texts depends on their length. Otherwise it equals `maxLength`.
+   */
+  readonly maxBatchLength: number;
   readonly activation: Extract<UnaryOp, "silu" | "gelu" | "geluTanh">;
   readonly normEpsilon: number;
   /** Added to the weights of norms: 1 in Gemma. */
@@ -91,12 +99,21 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
   const hiddenSize = fields.size("hidden_size");
   const numLayers = fields.size("num_hidden_layers");
   const headDim = fields.size("head_dim", architecture.headDim ?? Math.floor(hiddenSize / numHeads));
-  const maxLength = fields.size("max_position_embeddings", defaults.maxLength);
-  const rope = { where: path, json, maxLength, ...architecture.rope };
+  const numKvHeads = fields.size("num_key_value_heads", architecture.numKvHeads ?? numHeads);
+  if (numHeads % numKvHeads !== 0) {
+    throw fields.error("num_key_value_heads", `a divisor of num_attention_heads, ${numHeads}`, "correct the file");
+  }
+  if (headDim % 2 !== 0) throw createHeadDimError(path, json, headDim);
+  rejectQuantization(fields, json);
+  const maxPositions = fields.size("max_position_embeddings", defaults.maxLength);
+  const rope = { where: path, json, maxLength: maxPositions, ...architecture.rope };
   // One object for all layers of a type.
   const fullAttention = { window: null, rope: parseRope("full_attention", rope) };
   const slidingAttention = { window: parseSlidingWindow(fields), rope: parseRope("sliding_attention", rope) };
   const layerConfigs = { full_attention: fullAttention, sliding_attention: slidingAttention };
+  const layers = architecture.layerTypes(fields, numLayers).map((type) => layerConfigs[type]);
+  const ropes = [...new Set(layers.map((layer) => layer.rope))];
+  const maxLength = Math.max(...ropes.map((each) => each.maxLength));
   const queryPreAttentionScalar = architecture.hasPostNorms ? fields.number("query_pre_attn_scalar", 256) : headDim;
   return {
     modelType: fields.string("model_type"),
@@ -104,10 +121,11 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
     hiddenSize,
     intermediateSize: fields.size("intermediate_size"),
     numHeads,
-    numKvHeads: fields.size("num_key_value_heads", architecture.numKvHeads ?? numHeads),
+    numKvHeads,
     headDim,
-    layers: architecture.layerTypes(fields, numLayers).map((type) => layerConfigs[type]),
+    layers,
     maxLength,
+    maxBatchLength: ropes.some(({ scaling }) => scaling?.dependsOnLength) ? maxPositions : maxLength,
     activation: parseActivation(fields, architecture.activationField),
     normEpsilon: fields.number("rms_norm_eps", 1e-6),
     normWeightOffset: architecture.hasPostNorms ? 1 : 0,
@@ -124,6 +142,23 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
     dtype: fields.oneOf("dtype", ["float32", "bfloat16", "float16"], parseTorchDType(fields)),
     eosTokenIds: parseTokenIds(`${path}: eos_token_id`, json.eos_token_id),
   };
+}
+
+function createHeadDimError(where: string, json: Json, headDim: number): FileError {
+  const isDerived = (json.head_dim ?? undefined) === undefined;
+  return new FileError({
+    where: `${where}: ${isDerived ? "hidden_size / num_attention_heads" : "head_dim"}`,
+    expected: "an even number, because rotary embeddings rotate pairs of features",
+    received: String(headDim),
+    remedy: "correct the file",
+  });
+}
+
+/** Throws a FileError for a config with which transformers would quantize or dequantize the weights. */
+function rejectQuantization(fields: Fields, json: Json): void {
+  if ((json.quantization_config ?? undefined) === undefined) return;
+  const remedy = "save the model without quantization, or remove the field if the weights are not quantized";
+  throw fields.error("quantization_config", "null or no such field", remedy);
 }
 
 /** Before transformers 5, the field `dtype` was named `torch_dtype`. */

@@ -10,6 +10,10 @@ export function isJsonObject(value: unknown): value is Json {
 
 const typeChecks = {
   "a number > 0": (value: unknown) => Number.isFinite(value) && (value as number) > 0,
+  "a number ≥ 1": (value: unknown) => Number.isFinite(value) && (value as number) >= 1,
+  "a number ≥ 0": (value: unknown) => Number.isFinite(value) && (value as number) >= 0,
+  "a number": (value: unknown) => Number.isFinite(value),
+  "an integer": (value: unknown) => Number.isSafeInteger(value),
   "a number from 0 to 1": (value: unknown) =>
     Number.isFinite(value) && (value as number) >= 0 && (value as number) <= 1,
   "an integer ≥ 0": (value: unknown) => Number.isSafeInteger(value) && (value as number) >= 0,
@@ -60,6 +64,26 @@ export class Fields {
 
   number<F extends number | null = never>(name: string, fallback?: F): number | F {
     return this.#read(name, "a number > 0", fallback) as number | F;
+  }
+
+  /** Reads a number of any sign. */
+  signedNumber(name: string, fallback: number): number {
+    return this.#read(name, "a number", fallback) as number;
+  }
+
+  /** Reads an integer of any sign. */
+  signedInteger(name: string, fallback: number): number {
+    return this.#read(name, "an integer", fallback) as number;
+  }
+
+  /** Reads a number ≥ 0. */
+  nonNegative<F extends number | null>(name: string, fallback: F): number | F {
+    return this.#read(name, "a number ≥ 0", fallback) as number | F;
+  }
+
+  /** Reads a number ≥ 1. */
+  factor(name: string, fallback?: number): number {
+    return this.#read(name, "a number ≥ 1", fallback) as number;
   }
 
   /** Reads a number from 0 to 1. */

@@ -84,26 +84,25 @@ export interface Generation extends TextPlan {
 
 const CALL_NAME = "generate";
 
-/** Checks the options of a call. Nothing is computed or sent. */
-export function resolveGeneration(model: GenerativeModel, options: GenerateOptions): Generation {
+/** Checks the options of a call. Nothing is computed or sent. `maxLength` limits the prompt and the new tokens. */
+export function resolveGeneration(
+  model: GenerativeModel,
+  options: GenerateOptions,
+  maxLength = model.config.maxLength,
+): Generation {
   const parsed = generateOptions.parse(options);
-  const { config, generationConfig: defaults, ctx } = model;
+  const { generationConfig: defaults, ctx } = model;
   const { doSample = defaults.doSample } = parsed;
-  rejectUnsupportedSettings(defaults.unsupportedSettings, { doSample, stopStrings: parsed.stopStrings });
+  rejectUnsupportedSettings(defaults.unsupportedSettings, { ...parsed, doSample });
   const prompt = resolvePromptTokens(model, parsed);
-  const maxRemainingTokens = config.maxLength - prompt.length;
-  const { maxNewTokens = resolveMaxNewTokens(model, prompt.length), stopStrings = [] } = parsed;
-  if (maxNewTokens > maxRemainingTokens) {
-    throw new OptionError({
-      where: `${CALL_NAME}: maxNewTokens`,
-      expected: `at most ${config.maxLength} tokens in total, the model's max_position_embeddings`,
-      received: `a prompt of ${prompt.length} tokens and maxNewTokens of ${maxNewTokens}`,
-      remedy: "shorten the prompt, or lower maxNewTokens",
-    });
+  const { maxNewTokens = resolveMaxNewTokens(defaults, prompt.length, maxLength), stopStrings = [] } = parsed;
+  if (maxNewTokens > maxLength - prompt.length) {
+    throw createLengthError(model, { maxLength, promptLength: prompt.length, maxNewTokens });
   }
   if (stopStrings.length > 0) requireTokenizer(model, "stopStrings");
   const { cache } = parsed;
   if (cache) checkCachedModel(`${CALL_NAME}: cache`, cache, model);
+  if (cache) checkPrefill(model, cache, prompt.length);
   if (cache && cache.freeTokens < prompt.length + maxNewTokens) {
     throw new OutOfMemoryError({
       where: `${CALL_NAME}: cache`,
@@ -127,14 +126,47 @@ export function resolveGeneration(model: GenerativeModel, options: GenerateOptio
   };
 }
 
+function createLengthError(
+  { config }: GenerativeModel,
+  {
+    maxLength,
+    promptLength,
+    maxNewTokens,
+  }: { readonly maxLength: number; readonly promptLength: number; readonly maxNewTokens: number },
+): OptionError {
+  const isBatchLimit = maxLength < config.maxLength;
+  return new OptionError({
+    where: `${CALL_NAME}: maxNewTokens`,
+    expected: isBatchLimit
+      ? `at most ${maxLength} tokens in total, because the rotation of longer texts depends on their length with rope_type "dynamic"`
+      : `at most ${maxLength} tokens in total, the maximum length of the model by max_position_embeddings and rope_parameters`,
+    received: `a prompt of ${promptLength} tokens and maxNewTokens of ${maxNewTokens}`,
+    remedy: `shorten the prompt, or lower maxNewTokens${isBatchLimit ? ", or generate the text alone with CausalLM.generate" : ""}`,
+  });
+}
+
+/**
+ * Throws an OptionError if the cache divides a prompt into parts that would be rotated by different frequencies, because
+ * these depend on the length.
+ */
+function checkPrefill({ config }: GenerativeModel, { maxPrefillTokens }: GenerationCache, promptLength: number): void {
+  if (promptLength <= maxPrefillTokens || promptLength <= config.maxBatchLength) return;
+  throw new OptionError({
+    where: `${CALL_NAME}: cache`,
+    expected: `maxPrefillTokens of at least ${promptLength}, because a prompt of more than ${config.maxBatchLength} tokens is processed as a whole with rope_type "dynamic"`,
+    received: String(maxPrefillTokens),
+    remedy: "create the cache with a larger maxPrefillTokens",
+  });
+}
+
 /**
  * Returns the default of generation_config.json, or 256, limited by the remaining length of the model but at least 1,
  * so that a prompt of the model's full length is rejected later.
  */
-function resolveMaxNewTokens({ config, generationConfig }: GenerativeModel, promptLength: number): number {
-  const { maxLength } = generationConfig;
-  const maxNewTokens = generationConfig.maxNewTokens ?? (maxLength === null ? 256 : maxLength - promptLength);
-  if (maxNewTokens >= 1) return Math.min(maxNewTokens, Math.max(config.maxLength - promptLength, 1));
+function resolveMaxNewTokens(defaults: GenerationConfig, promptLength: number, modelMaxLength: number): number {
+  const { maxLength } = defaults;
+  const maxNewTokens = defaults.maxNewTokens ?? (maxLength === null ? 256 : maxLength - promptLength);
+  if (maxNewTokens >= 1) return Math.min(maxNewTokens, Math.max(modelMaxLength - promptLength, 1));
   throw new OptionError({
     where: `${CALL_NAME}: maxNewTokens`,
     expected: `fewer than ${maxLength} tokens in the prompt, the max_length of generation_config.json`,
@@ -180,6 +212,12 @@ function requireTokenizer({ tokenizer }: GenerativeModel, option: string): Token
   });
 }
 
+/** Creates the cache of one call. It processes the prompt as a whole if the rotation depends on the length. */
+function createOwnCache(model: GenerativeModel, maxTokens: number, promptLength: number): GenerationCache {
+  const isWhole = promptLength > model.config.maxBatchLength;
+  return new GenerationCache(model, { maxTokens, maxSequences: 1, ...(isWhole && { maxPrefillTokens: promptLength }) });
+}
+
 /**
  * Generates the tokens of a validated call. Collective: every rank of the backend's axes iterates to the end, and
  * receives the same tokens.
@@ -187,7 +225,7 @@ function requireTokenizer({ tokenizer }: GenerativeModel, option: string): Token
 export async function* generateTokens(model: GenerativeModel, call: Generation): AsyncGenerator<GeneratedToken, void> {
   const { prompt, maxNewTokens } = call;
   const maxTokens = prompt.length + maxNewTokens;
-  using ownCache = call.cache ? null : new GenerationCache(model, { maxTokens, maxSequences: 1 });
+  using ownCache = call.cache ? null : createOwnCache(model, maxTokens, prompt.length);
   const cache = call.cache ?? ownCache!;
   using sequence = cache.createSequence();
   const text = await GeneratedText.create(model, call);

@@ -248,7 +248,7 @@ export class GenerationBatch implements Disposable {
 /** Calls `resolveGeneration` for a text that uses the memory of a batch. */
 export function resolveBatchedGeneration(model: GenerativeModel, options: Omit<GenerateOptions, "cache">): Generation {
   const { cache } = (options as GenerateOptions | undefined) ?? {};
-  if (cache === undefined) return resolveGeneration(model, options);
+  if (cache === undefined) return resolveGeneration(model, options, model.config.maxBatchLength);
   throw new OptionError({
     where: "GenerationBatch: cache",
     expected: "no cache option, because the batch has its own cache",

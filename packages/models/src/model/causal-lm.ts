@@ -133,7 +133,7 @@ export class CausalLM extends Module {
     if (!(length > config.maxLength)) return;
     throw new ShapeError({
       where: "CausalLM",
-      expected: `at most ${config.maxLength} tokens, the model's max_position_embeddings`,
+      expected: `at most ${config.maxLength} tokens, the maximum length of the model by max_position_embeddings and rope_parameters`,
       received: String(length),
       remedy: "split the text into shorter sequences",
     });

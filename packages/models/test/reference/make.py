@@ -165,6 +165,39 @@ def make_models(further):
     write_json(HERE / "models.json", models)
 
 
+def make_dynamic():
+    """Writes results of rope_type "dynamic", whose frequencies depend on the length of a call beyond 16 tokens."""
+    rope = dict(rope_type="dynamic", rope_theta=1e4, factor=4.0)
+    config = T.LlamaConfig(**common | dict(max_position_embeddings=16), rope_parameters=rope)
+    tokens = token_ids()[:1]
+    model = build(config, torch.float32)
+    shapes = {key: list(value.shape) for key, value in model.state_dict().items()}
+    model.config.save_pretrained(HERE / "build")
+    saved = json.loads((HERE / "build" / "config.json").read_text())
+    shutil.rmtree(HERE / "build")
+    logits, errors = {}, []
+    for length in (12, 16, 17, LENGTH):
+        # A new model for each length, because the frequencies of a model remain those of its longest sequence.
+        exact, narrow = (logits_of(config, tokens[:, :length], each)[0, -1] for each in (torch.float64, torch.float32))
+        logits[length] = exact.tolist()
+        errors.append((narrow - exact).abs().max().item())
+    generated = {}
+    for length in (PROMPT, LENGTH):
+        prompt = tokens[:, :length]
+        out = build(config, torch.float32).generate(
+            prompt, attention_mask=torch.ones_like(prompt), do_sample=False, max_new_tokens=30, return_dict_in_generate=True,
+            output_logits=True, pad_token_id=0,
+        )
+        top = torch.stack(out.logits, 1)[0].topk(2, dim=-1).values
+        margin = (top[:, 0] - top[:, 1]).min().item()
+        print("dynamic", length, "min margin", margin)
+        assert margin > 10 * max(errors)
+        generated[length] = out.sequences[0, length:].tolist()
+    write_json(HERE / "dynamic.json", dict(
+        model=dict(config=saved, shapes=shapes, errors=dict(float32=max(errors))), logits=logits, generated=generated
+    ))
+
+
 def make_folder():
     """Writes a folder with save_pretrained, random weights in several files. Its logits are in models.safetensors."""
     torch.manual_seed(0)
@@ -189,3 +222,4 @@ def token_ids():
 
 if __name__ == "__main__":
     make_models(make_folder())
+    make_dynamic()
