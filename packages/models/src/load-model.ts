@@ -4,6 +4,7 @@ import { checkContext, type Context, defineOptions, option, type OptionsOf, skip
 import { FileError } from "@mosaic/nn";
 import { type ModelConfig, parseConfig, parseJson, readJson, readText } from "./config/config.ts";
 import { parseGenerationConfig } from "./config/generation-config.ts";
+import type { Json } from "./config/fields.ts";
 import { editJson } from "./config/json-text.ts";
 import { CausalLM } from "./model/causal-lm.ts";
 import { checkFolder, readTokenizer } from "./tokenizer/load-tokenizer.ts";
@@ -56,7 +57,7 @@ export function createModel(ctx: Context, config: object, options?: CreateModelO
     config: parsed,
     settings: { backend, placement, dtype: dtype ?? parsed.dtype },
     tokenizer: null,
-    generationConfig: parseGenerationConfig("generation_config.json", undefined, parsed),
+    generationConfig: parseGenerationConfig("createModel: config", config as Json, parsed),
     source: { folder: null, configText, files: [] },
   });
 }
@@ -106,13 +107,13 @@ export async function loadModel(ctx: Context, folder: string, options?: LoadMode
   checkFolder("loadModel", folder);
   const { backend, placement, dtype } = loadModelOptions.parse(options);
   const statedText = (await readText(folder, "config.json"))!;
-  const statedConfig = parseConfig(join(folder, "config.json"), parseJson(join(folder, "config.json"), statedText));
-  const generationConfigPath = join(folder, "generation_config.json");
-  const generationConfig = parseGenerationConfig(
-    generationConfigPath,
-    await readJson(folder, "generation_config.json", true),
-    statedConfig,
-  );
+  const configPath = join(folder, "config.json");
+  const configJson = parseJson(configPath, statedText);
+  const statedConfig = parseConfig(configPath, configJson);
+  const generationJson = await readJson(folder, "generation_config.json", true);
+  const generationConfig = generationJson
+    ? parseGenerationConfig(join(folder, "generation_config.json"), generationJson, statedConfig)
+    : parseGenerationConfig(configPath, configJson, statedConfig);
   const tokenizer = await loadModelTokenizer(folder, statedConfig);
   await using shards = await openShards(folder, statedConfig);
   const { isTied } = shards;

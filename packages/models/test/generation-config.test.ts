@@ -70,6 +70,46 @@ test("min_p of generation_config.json is the default of minP", async () => {
   );
 });
 
+describe("a temperature or top_k from which transformers samples no token", () => {
+  test.each<[Readonly<Record<string, unknown>>, GenerateOptions, RegExp]>([
+    [
+      { temperature: 0 },
+      { temperature: 0.5 },
+      /generation_config.json: temperature: expected a number > 0 or no such field, received 0; .*pass temperature, or/,
+    ],
+    [
+      { top_k: -1 },
+      { topK: 0 },
+      /generation_config.json: top_k: expected an integer ≥ 0 .*received -1; .*pass topK, or/,
+    ],
+  ])("is an error only if a token is sampled without the option: %o", async (generationConfig, options, message) => {
+    await onModel(generationConfig, (model) => {
+      expect(() => model.generate({ tokens })).not.toThrow();
+      expect(() => model.generate({ tokens, doSample: true })).toThrow(message);
+      expect(() => model.generate({ tokens, doSample: true, ...options })).not.toThrow();
+    });
+  });
+});
+
+test("fields of config.json are the defaults of a folder without generation_config.json, as in transformers", async () => {
+  const fields = { do_sample: true, temperature: 0.25, repetition_penalty: 1.5, eos_token_id: 7, num_beams: 4 };
+  const config = { ...models.llama3!.config, ...fields };
+  await using folder = await writeFolder({ ...models.llama3!, config });
+  await using folderWithFile = await writeFolder(
+    { ...models.llama3!, config },
+    { files: { "generation_config.json": { do_sample: false } } },
+  );
+  await onRanks(oneRank, async (ctx) => {
+    using model = await loadModel(ctx, folder.path);
+    const { doSample, temperature, repetitionPenalty, eosTokenIds } = model.generationConfig;
+    expect([doSample, temperature, repetitionPenalty, eosTokenIds]).toEqual([true, 0.25, 1.5, [7]]);
+    expect(() => model.generate({ tokens })).toThrow(/config.json: num_beams: expected 1 or no such field, received 4/);
+    using modelWithFile = await loadModel(ctx, folderWithFile.path);
+    expect(modelWithFile.generationConfig).toMatchObject({ doSample: false, temperature: 1, repetitionPenalty: 1 });
+    expect(() => modelWithFile.generate({ tokens })).not.toThrow();
+  });
+});
+
 describe("unsupported fields that change the text in transformers", () => {
   test.each<[Readonly<Record<string, unknown>>, RegExp]>([
     [

@@ -22,20 +22,25 @@ export interface GenerationConfig {
   readonly unsupportedSettings: readonly UnsupportedSetting[];
 }
 
-/** Parses a generation_config.json, or returns the defaults if `json` is undefined. */
-export function parseGenerationConfig(path: string, json: Json | undefined, config: ModelConfig): GenerationConfig {
-  const fields = new Fields(path, json ?? {});
+/**
+ * Parses the fields of a generation_config.json. Folders without this file may have these fields in config.json, where
+ * transformers reads them, too. A temperature or a top_k of which transformers samples no token is an error only when a
+ * token is sampled.
+ */
+export function parseGenerationConfig(path: string, json: Json, config: ModelConfig): GenerationConfig {
+  const fields = new Fields(path, json);
+  const [temperature, topK] = [fields.signedNumber("temperature", 1), fields.signedInteger("top_k", 50)];
   return {
     eosTokenIds:
-      json?.eos_token_id == null ? config.eosTokenIds : parseTokenIds(`${path}: eos_token_id`, json.eos_token_id),
+      json.eos_token_id == null ? config.eosTokenIds : parseTokenIds(`${path}: eos_token_id`, json.eos_token_id),
     maxNewTokens: fields.size("max_new_tokens", null),
     maxLength: fields.size("max_length", null),
     doSample: fields.boolean("do_sample", false),
-    temperature: fields.number("temperature", 1),
-    topK: fields.count("top_k", 50),
-    topP: fields.number("top_p", 1),
+    temperature: temperature > 0 ? temperature : 1,
+    topK: Math.max(topK, 0),
+    topP: fields.nonNegative("top_p", 1),
     minP: fields.fraction("min_p", 0),
     repetitionPenalty: fields.number("repetition_penalty", 1),
-    unsupportedSettings: listUnsupportedSettings(path, json ?? {}),
+    unsupportedSettings: listUnsupportedSettings(path, json),
   };
 }

@@ -2,14 +2,19 @@ import { formatValue } from "@mosaic/core";
 import { FileError } from "@mosaic/nn";
 import type { Json } from "./fields.ts";
 
-/** A field of generation_config.json that changes what transformers generates, and is not supported here. */
+/**
+ * A field of generation_config.json with values that change what transformers generates, or that it rejects, and that are
+ * not supported here.
+ */
 interface UnsupportedField {
   /** Whether transformers reads the field only when sampling. */
   readonly isOfSampling?: boolean;
   /** The value that has no effect, in addition to null and empty values. */
   readonly neutral?: number | false;
   /** The option of `generate` that replaces the field. */
-  readonly option?: "stopStrings";
+  readonly option?: "stopStrings" | "temperature" | "topK";
+  /** The values that are supported, if some are. */
+  readonly supported?: { readonly expected: string; readonly isSupported: (value: number) => boolean };
 }
 
 const unsupportedFields: Readonly<Record<string, UnsupportedField>> = {
@@ -19,6 +24,16 @@ const unsupportedFields: Readonly<Record<string, UnsupportedField>> = {
   penalty_alpha: { neutral: 0 },
   dola_layers: {},
   guidance_scale: { neutral: 1 },
+  temperature: {
+    isOfSampling: true,
+    option: "temperature",
+    supported: { expected: "a number > 0", isSupported: (value) => value > 0 },
+  },
+  top_k: {
+    isOfSampling: true,
+    option: "topK",
+    supported: { expected: "an integer ≥ 0", isSupported: (value) => value >= 0 },
+  },
   typical_p: { neutral: 1, isOfSampling: true },
   top_h: { isOfSampling: true },
   epsilon_cutoff: { neutral: 0, isOfSampling: true },
@@ -54,8 +69,9 @@ export interface UnsupportedSetting {
 /** Lists the unsupported settings of a generation_config.json. They are an error only when text is generated. */
 export function listUnsupportedSettings(path: string, json: Json): readonly UnsupportedSetting[] {
   return Object.entries(unsupportedFields)
-    .map(([name, { neutral }]) => ({ path, name, value: json[name] ?? null, neutral }))
+    .map(([name, { neutral, supported }]) => ({ name, value: json[name] ?? null, neutral, supported }))
     .filter(({ value, neutral }) => !isEmptyValue(value) && value !== neutral)
+    .filter(({ value, supported }) => !supported?.isSupported(value as number))
     .map(({ name, value }) => ({ path, name, value }));
 }
 
@@ -66,15 +82,20 @@ function isEmptyValue(value: unknown): boolean {
 /** Throws a FileError for a setting that would change what is generated with these options. */
 export function rejectUnsupportedSettings(
   settings: readonly UnsupportedSetting[],
-  options: { readonly doSample: boolean; readonly stopStrings: readonly string[] | undefined },
+  options: {
+    readonly doSample: boolean;
+    readonly stopStrings?: readonly string[] | undefined;
+    readonly temperature?: number | undefined;
+    readonly topK?: number | undefined;
+  },
 ): void {
   for (const { path, name, value } of settings) {
-    const { neutral, isOfSampling = false, option } = unsupportedFields[name]!;
+    const { neutral, isOfSampling = false, option, supported } = unsupportedFields[name]!;
     if ((isOfSampling && !options.doSample) || (option && options[option] !== undefined)) continue;
-    const alternative = isOfSampling ? "pass doSample: false, or " : option ? `pass ${option}, or ` : "";
+    const alternative = option ? `pass ${option}, or ` : isOfSampling ? "pass doSample: false, or " : "";
     throw new FileError({
       where: `${path}: ${name}`,
-      expected: neutral === undefined ? "null or no such field" : `${neutral} or no such field`,
+      expected: `${supported?.expected ?? neutral ?? "null"} or no such field`,
       received: formatValue(value),
       remedy: `generate does not support it: ${alternative}remove the field from the file`,
     });
