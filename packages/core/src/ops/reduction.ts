@@ -145,7 +145,7 @@ function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
   const { device, shape } = x;
   using distanceToMax = negateFinite(x);
   using negatedMax = negateFinite(maxValues);
-  using minusOne = device.empty([1], "float32");
+  using minusOne = device.empty([], "float32");
   using minusOnes = minusOne.expand(shape);
   device.kernels.binary("sub", distanceToMax, distanceToMax, negatedMax);
   device.kernels.fill(minusOne, -1);

@@ -169,6 +169,7 @@ const cases: Readonly<Record<string, GradientCase>> = {
   "max, all": { shapes: [[2, 3]], run: (x) => max(x) },
   "max, one axis": { shapes: [[2, 3, 2]], run: (x) => max(x, -2) },
   "max, axes kept, permuted": { shapes: [[2, 3]], run: transposeInput((x) => max(x, [0], { keepDims: true })) },
+  "max, of a scalar": { shapes: [[]], run: (x) => max(x) },
   "max, of one": { shapes: [[2, 1]], run: (x) => max(x, 1) },
   softmax: { shapes: [[2, 4]], run: (x) => softmax(x) },
   "softmax, inner axis": { shapes: [[2, 3, 2]], run: (x) => softmax(x, 1) },
