@@ -144,10 +144,11 @@ function takeNextStream(device: Device): number {
 
 /**
  * Returns a seed per rank that differs from the shared seed of parameters. The factor 2³²/φ separates the seeds of
- * neighboring ranks.
+ * neighboring ranks. It is added to the low 32 bits of the seed; the high bits do not change.
  */
-function rankSeed(ctx: Context): number {
-  return (ctx.seed + Math.imul(ctx.rank + 1, 0x9e3779b9)) >>> 0;
+function rankSeed({ seed, rank }: Context): number {
+  const low = seed % 2 ** 32;
+  return seed - low + ((low + Math.imul(rank + 1, 0x9e3779b9)) >>> 0);
 }
 
 /** The stream numbers of random tensors that a body used, in order. */

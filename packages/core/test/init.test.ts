@@ -179,6 +179,15 @@ describe("a context", () => {
     expect(new Set(drawnValues).size).toBe(4);
     expect(await drawNormal(a, { seed: 1, stream: 1 })).toBe(await drawNormal(b, { seed: 1, stream: 1 }));
   });
+
+  test("draws different numbers for seeds that differ only in their high 32 bits", async () => {
+    const drawnValues = new Set<string>();
+    for (const seed of [5, 5 + 2 ** 32, 5 + 2 ** 52]) {
+      await using ctx = await start({ seed });
+      drawnValues.add(String(await randn(ctx, [4]).read()));
+    }
+    expect(drawnValues.size).toBe(3);
+  });
 });
 
 describe("singleRankGroup", () => {

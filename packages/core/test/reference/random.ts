@@ -18,7 +18,7 @@ export function philox(counter: readonly number[], key: readonly number[]): numb
 type StreamSource = Pick<RandomSpec, "seed" | "stream">;
 
 function drawWords(i: number, { seed, stream }: StreamSource): number[] {
-  return philox([i >>> 0, 0, stream >>> 0, 0], [seed >>> 0, 0]);
+  return philox([i >>> 0, 0, stream >>> 0, 0], [seed >>> 0, Math.floor(seed / 2 ** 32)]);
 }
 
 /** Returns number i of a stream, uniform in [0, 1). */
