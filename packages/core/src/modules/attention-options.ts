@@ -87,7 +87,7 @@ export const attentionModuleOptions = defineOptions("attention module", {
   alibiSlopes: attentionModifierOptions.fields.alibiSlopes,
   /**
    * Probability of zeroing an attention weight after the softmax during training: `dropout` of `attention`. After
-   * `eval()` nothing is dropped. Default 0.
+   * `eval()` nothing is dropped. A forward with a cache requires `eval()`. Default 0.
    */
   dropout: attentionModifierOptions.fields.dropout,
   /** Whether the projections have biases. Default true. */
@@ -280,6 +280,17 @@ export function rejectCache({ name }: ResolvedOptions, { cache }: Pick<ForwardOp
     expected: "no cache",
     received: "one",
     remedy: "use MultiAxisAttention",
+  });
+}
+
+/** Throws an OptionError for a module with dropout, because attention with a cache drops nothing. */
+export function rejectDropout({ name, dropout }: ResolvedOptions): void {
+  if (dropout === 0) return;
+  throw new OptionError({
+    where: `${name}.forward: cache`,
+    expected: "a module without dropout, or in evaluation mode",
+    received: `a module with dropout ${dropout} in training mode`,
+    remedy: "call eval() before a forward with a cache",
   });
 }
 

@@ -17,6 +17,7 @@ import {
   checkInput,
   type HeadNorm,
   type ResolvedOptions,
+  rejectDropout,
   resolveCachedMask,
   resolveMask,
   resolveOptions,
@@ -75,6 +76,7 @@ export abstract class SelfAttention extends AttentionModule {
    */
   protected attendCached(rows: Tensor, cache: AttentionCache, call: CachedForwardOptions): Tensor {
     const { numHeads, numKvHeads, headDim: size, backend, scale, softcap } = this.settings;
+    if (this.training) rejectDropout(this.settings);
     const mask = resolveCachedMask(this.settings, call, rows.shape[0]!);
     const layout = this.#cachedLayout(rows.shape[1]!, cache, call);
     return scope(() => {

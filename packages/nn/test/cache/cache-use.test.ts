@@ -387,6 +387,25 @@ describe("invalid calls of KvCache", () => {
       expect(sequence.length).toBe(0);
     }));
 
+  test("rejects a module with dropout in training mode, and accepts it after eval()", () =>
+    onOneRank(async (ctx) => {
+      using cache = createCache(ctx, { numKvHeads: 2, headDim: 4 });
+      using sequence = cache.createSequence();
+      const options = { embedDim: 8, numHeads: 2, attentionAxis: 1, causal: true } as const;
+      using attn = new MultiAxisAttention(ctx, { ...options, dropout: 0.5 });
+      using x = randn(ctx, [1, 3, 8]);
+      const forward = () => noGrad(() => attn.forward(x, { cache: cache.layer(0, [sequence]) }));
+      expect(forward).toThrow(
+        "MultiAxisAttention.forward: cache: expected a module without dropout, or in evaluation mode, received a module with dropout 0.5 in training mode; call eval()",
+      );
+      expect(sequence.length).toBe(0);
+      attn.eval();
+      using out = forward();
+      using expected = noGrad(() => attn.forward(x));
+      const expectedValues = await expected.read();
+      for (const [i, value] of (await out.read()).entries()) expect(value).toBeCloseTo(expectedValues[i]!, 5);
+    }));
+
   test("rejects masks that are not causal or exceed the sliding window for sharded new tokens", () =>
     onMesh({ sp: 2 }, (ctx) => {
       using cache = createCache(ctx, { headDim: 8, numKvHeads: 1 });
