@@ -1,7 +1,7 @@
 // State of optimizers: its update when parameters are loaded, and its contents.
 import { type Context, type DType, fromArray, Module, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
-import { AdamW, NonFiniteError, ScheduleFreeAdamW } from "../src/index.ts";
+import { AdamW, linearDecay, NonFiniteError, ScheduleFreeAdamW } from "../src/index.ts";
 import { PointModel } from "./reference/point-model.ts";
 import { onOneRank } from "./reference/world.ts";
 
@@ -104,4 +104,32 @@ test("a parameter counts its own steps from its first gradient, even if the opti
     expect(await model.late.item()).toBeCloseTo(-0.1, 6);
     expect(second.stateDict().numbers).toEqual({ steps: 101, "early.step": 100, "late.step": 1 });
     second.zeroGrad();
+  }));
+
+test("the state contains a learning rate that was assigned, and restores the option if none was", () =>
+  onOneRank((ctx) => {
+    using model = new PointModel(fromArray(ctx, [1, 1], [2]));
+    using optimizer = new AdamW(model, { lr: 0.1, schedule: linearDecay(4) });
+    const initialState = optimizer.stateDict();
+    expect(initialState.numbers).toEqual({ steps: 0 });
+    optimizer.step();
+    expect(optimizer.stateDict().numbers).not.toHaveProperty("lr");
+    optimizer.lr = 0.02;
+    const state = optimizer.stateDict();
+    expect(state.numbers).toMatchObject({ steps: 1, lr: 0.02 });
+    using resumed = new AdamW(model, { lr: 0.1, schedule: linearDecay(4) });
+    resumed.loadStateDict(state, { dryRun: true });
+    expect(resumed.lr).toBe(0.1);
+    resumed.loadStateDict(state);
+    expect(resumed.lr).toBe(0.02);
+    expect(resumed.learningRate).toBe(optimizer.learningRate);
+    expect(resumed.stateDict().numbers).toMatchObject({ steps: 1, lr: 0.02 });
+    resumed.loadStateDict(initialState);
+    expect(resumed.lr).toBe(0.1);
+    for (const lr of [-1, Number.NaN, null as unknown as number]) {
+      expect(() => resumed.loadStateDict({ ...state, numbers: { steps: 1, lr } })).toThrow(
+        /AdamW\.loadStateDict: expected a finite lr ≥ 0, received/,
+      );
+    }
+    expect(resumed.lr).toBe(0.1);
   }));

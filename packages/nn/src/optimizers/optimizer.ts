@@ -112,13 +112,18 @@ export type SlotOptions = Pick<OptimizerSlot, "lrScale" | "weightDecay" | "steps
  * gradients that are equal on all ranks (`reduceGradients`), parameters stay equal.
  */
 export abstract class Optimizer implements Disposable {
-  /** The learning rate before the schedule. Can be assigned. */
+  /**
+   * The learning rate before the schedule. Can be assigned. A learning rate that differs from the option is part of the
+   * state; a state without one restores the option.
+   */
   lr: number;
   /** Number of steps so far. */
   steps = 0;
   protected readonly slots: readonly OptimizerSlot[];
   readonly #kind: string;
   readonly #firstTensorName: string;
+  /** The learning rate that was passed as an option. */
+  readonly #lrOption: number;
   readonly #schedule: Schedule;
   #finiteChecker: FiniteChecker | undefined;
   readonly #allowLocalGradients: boolean;
@@ -146,7 +151,8 @@ export abstract class Optimizer implements Disposable {
     const settings = optimizerOptions.parse(Object.fromEntries(sharedOptions), kind);
     this.#kind = kind;
     this.#firstTensorName = firstTensorName;
-    this.lr = settings.lr ?? lr;
+    this.#lrOption = settings.lr ?? lr;
+    this.lr = this.#lrOption;
     this.#schedule = settings.schedule ?? (() => 1);
     // Created within a scope, which releases the states of the first parameters if there is no memory for the others.
     this.slots = scope(() => createSlots(model, settings.forParameter));
@@ -304,6 +310,7 @@ export abstract class Optimizer implements Disposable {
     if (dryRun) return;
     // Failures in steps before the loaded state do not apply to it.
     if (this.#finiteChecker) this.#finiteChecker = new FiniteChecker(this.#kind);
+    this.lr = state.numbers.lr ?? this.#lrOption;
     this.steps = state.numbers.steps!;
     for (const slot of this.slots) slot.steps = state.numbers[nameSteps(slot)] ?? this.steps;
     this.setNumbers(state.numbers);
@@ -312,7 +319,8 @@ export abstract class Optimizer implements Disposable {
   #allNumbers(): Readonly<Record<string, number>> {
     const otherSteps = this.slots.filter(({ steps }) => steps !== this.steps);
     const stepsByName = Object.fromEntries(otherSteps.map((slot) => [nameSteps(slot), slot.steps]));
-    return { steps: this.steps, ...stepsByName, ...this.numbers() };
+    const assignedLr = this.lr === this.#lrOption ? {} : { lr: this.lr };
+    return { steps: this.steps, ...assignedLr, ...stepsByName, ...this.numbers() };
   }
 
   /** Throws a StateDictError if anything in the state other than its tensors is invalid. Changes nothing. */
@@ -327,6 +335,9 @@ export abstract class Optimizer implements Disposable {
     for (const name of ["steps", ...Object.keys(this.numbers())]) {
       if (Number.isFinite(numbers[name])) continue;
       throw new StateDictError({ where, expected: `a number "${name}"`, received: formatValue(numbers[name]) });
+    }
+    if ("lr" in numbers && !(Number.isFinite(numbers.lr) && numbers.lr >= 0)) {
+      throw new StateDictError({ where, expected: "a finite lr ≥ 0", received: formatValue(numbers.lr) });
     }
     for (const name of ["steps", ...this.slots.map(nameSteps).filter((each) => each in numbers)]) {
       if (Number.isSafeInteger(numbers[name]) && numbers[name]! >= 0) continue;
