@@ -7,6 +7,7 @@ import {
   option,
   OptionError,
   type OptionsOf,
+  scope,
   StateDictError,
   type Tensor,
 } from "@mosaic/core";
@@ -139,21 +140,36 @@ export class ScheduleFreeAdamW extends Optimizer {
   eval(): this {
     if (this.#savedParameters) return this;
     this.adoptWrittenParameters();
-    this.#savedParameters = this.slots.map(({ parameter, master, first }) => {
-      const { device, shape, dtype } = parameter;
-      const { kernels } = device;
-      const y = keep(device.empty(shape, dtype));
-      if (y.size === 0) return y;
-      kernels.copy(y, parameter);
-      const x = device.empty(shape, "float32");
+    const { savedParameters, workspace } = this.#allocateAverages();
+    using ownedWorkspace = workspace;
+    for (const [i, { parameter, master, first }] of this.slots.entries()) {
+      if (parameter.size === 0) continue;
+      const { kernels } = parameter.device;
+      kernels.copy(savedParameters[i]!, parameter);
+      using elements = ownedWorkspace!.slice(0, 0, parameter.size);
+      using x = elements.reshape(parameter.shape);
       kernels.binary("sub", x, first, master ?? parameter);
       kernels.scalar("mul", x, x, 1 - 1 / this.#betas[0]);
       kernels.binary("add", parameter, master ?? parameter, x);
-      x.dispose();
-      return y;
-    });
+    }
+    this.#savedParameters = savedParameters;
     this.publishParameters();
     return this;
+  }
+
+  /**
+   * Allocates all memory of `eval` before anything is written: a copy of each parameter, and a workspace as large as the
+   * largest one.
+   */
+  #allocateAverages(): { readonly savedParameters: readonly Tensor[]; readonly workspace: Tensor | null } {
+    const parameters = this.slots.map(({ parameter }) => parameter);
+    const largestSize = parameters.reduce((largest, { size }) => Math.max(largest, size), 0);
+    const memory = scope(() => ({
+      savedParameters: parameters.map(({ device, shape, dtype }) => device.empty(shape, dtype)),
+      workspace: parameters[0]?.device.empty([largestSize], "float32") ?? null,
+    }));
+    for (const y of memory.savedParameters) keep(y);
+    return memory;
   }
 
   /**
