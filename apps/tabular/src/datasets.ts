@@ -98,13 +98,16 @@ export function standardize(table: Table, numTrainRows: number, maxMagnitude = 1
   for (let column = 0; column < width; column++) {
     const valueAt = (row: number): number => table.features[row * width + column]!;
     const unit = computeUnit(numTrainRows, valueAt);
+    // Statistics are those of differences from the first cell. They are exactly 0 for a constant column.
+    const origin = numTrainRows > 0 ? valueAt(0) / unit : 0;
+    const differenceAt = (row: number): number => valueAt(row) / unit - origin;
     let mean = 0;
-    for (let row = 0; row < numTrainRows; row++) mean += valueAt(row) / unit / numTrainRows;
+    for (let row = 0; row < numTrainRows; row++) mean += differenceAt(row) / numTrainRows;
     let variance = 0;
-    for (let row = 0; row < numTrainRows; row++) variance += (valueAt(row) / unit - mean) ** 2 / numTrainRows;
+    for (let row = 0; row < numTrainRows; row++) variance += (differenceAt(row) - mean) ** 2 / numTrainRows;
     const scale = variance > 0 ? 1 / Math.sqrt(variance) : unit;
     for (let row = 0; row < countRows(table); row++) {
-      const score = (valueAt(row) / unit - mean) * scale;
+      const score = (differenceAt(row) - mean) * scale;
       out[row * width + column] = Math.max(-maxMagnitude, Math.min(maxMagnitude, score));
     }
   }

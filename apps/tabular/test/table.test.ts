@@ -85,6 +85,24 @@ describe("standardize", () => {
   });
 });
 
+describe("standardize, a column that is constant among the known rows", () => {
+  it.each([
+    [0.1, 7],
+    [0.1, 10],
+    [3.3, 50],
+    [1_000_000.1, 333],
+  ])("of %d in %d rows is 0, and other cells are differences from it", (value, knownRows) => {
+    const records = Array.from({ length: knownRows + 2 }, (_, i) => ({
+      a: i > knownRows ? value + 0.25 : value,
+      y: 0,
+    }));
+    const table = createTable(records, { ...schema, columns: ["a"] });
+    const scores = [...standardize(table, knownRows)];
+    expect(scores.pop()).toBeCloseTo(0.25, 8);
+    expect(new Set(scores)).toEqual(new Set([0]));
+  });
+});
+
 describe("computeNormalScores", () => {
   it("computes normal scores from the known rows only", () => {
     const records = [5, 1, 1, 1000, 2, -7, 4000].map((a) => ({ a, b: 0, y: 0 }));
