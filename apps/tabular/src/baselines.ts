@@ -105,9 +105,10 @@ export function multiclassAuc(labels: ArrayLike<number>, probabilities: Probabil
 
 /**
  * Returns the area under the ROC curve: the probability that a row of class 1 has a higher score than a row of class 0,
- * with ties counted half (Hanley and McNeil 1982). NaN if there is only one class.
+ * with ties counted half (Hanley and McNeil 1982). NaN if there is only one class, or if a score is NaN.
  */
 export function rocAuc(labels: ArrayLike<number>, scores: ArrayLike<number>): number {
+  if (Array.from(scores).some(Number.isNaN)) return Number.NaN;
   const order = Array.from(scores, (_, i) => i).toSorted((a, b) => scores[a]! - scores[b]!);
   let [numPositives, rankSum] = [0, 0];
   for (let tieStart = 0; tieStart < order.length; ) {

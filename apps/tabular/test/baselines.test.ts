@@ -11,6 +11,11 @@ describe("rocAuc", () => {
     [[0, 0, 1], [1, 2, 2], 0.75],
   ])("of classes %j and scores %j is %d", (labels, scores, area) => expect(rocAuc(labels, scores)).toBe(area));
 
+  it("is NaN if a score is NaN, or if there is only one class", () => {
+    expect(rocAuc([0, 1, 1], [0.5, Number.NaN, 1])).toBeNaN();
+    expect(rocAuc([1, 1], [0, 1])).toBeNaN();
+  });
+
   it("is the fraction of pairs in order, with ties counted half", () => {
     const random = new Random(1);
     const labels = Array.from({ length: 60 }, () => random.integer(0, 1));
