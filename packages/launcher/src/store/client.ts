@@ -149,7 +149,11 @@ export class Store implements AsyncDisposable {
 
   /** Resolves when `count` callers have arrived at `key`. `member` names this caller in the message of a timeout. */
   async barrier(key: string, count: number, options: WaitOptions & { readonly member?: string } = {}): Promise<void> {
-    await this.request({ op: "barrier", key, count, member: options.member, timeout: resolveTimeout(options) });
+    const timeout = resolveTimeout(options);
+    const { member } = options;
+    // JSON would omit a function or a symbol.
+    if (member !== undefined) checkArgument("member", argument.string, member);
+    await this.request({ op: "barrier", key, count, member, timeout });
   }
 
   /** Closes the connection. Pending requests reject with StoreError("CLOSED"). */

@@ -1,5 +1,5 @@
 import { type Header, STORE_LIMITS, StoreError } from "./protocol.ts";
-import { type CancelCallback, StoreTable } from "./table.ts";
+import { type CancelCallback, checkKey, StoreTable } from "./table.ts";
 
 interface BarrierArrival {
   readonly member: string | undefined;
@@ -89,7 +89,7 @@ export function runRequest({ table, barriers }: StoreState, request: StoreReques
       return waitWithTimeout(request, startWait, () => `wait: missing keys: ${formatMissingKeys()}`);
     }
     case "barrier": {
-      const key = textField(header, "key");
+      const key = checkKey(textField(header, "key"));
       const member = header.member === undefined ? undefined : textField(header, "member");
       const count = integerField(header, "count");
       const startWait = (): CancelCallback => barriers.addArrival(key, count, { member, release: () => reply({}) });

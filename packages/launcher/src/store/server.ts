@@ -38,11 +38,13 @@ const portKind: ArgumentKind = {
 };
 
 function checkOptions(options: StoreServerOptions): StoreServerOptions {
-  const optionsError =
-    mismatch(argument.options, options) ??
-    mismatch(argument.string, options.runId) ??
-    (options.port === undefined ? undefined : mismatch(portKind, options.port));
-  if (optionsError !== undefined) throw new StoreError("REQUEST", `StoreServer.listen: ${optionsError}`);
+  const checkArgument = (name: string, kind: ArgumentKind, value: unknown): void => {
+    const mismatchText = mismatch(kind, value);
+    if (mismatchText !== undefined) throw new StoreError("REQUEST", `StoreServer.listen: ${name}: ${mismatchText}`);
+  };
+  checkArgument("options", argument.options, options);
+  checkArgument("runId", argument.string, options.runId);
+  if (options.port !== undefined) checkArgument("port", portKind, options.port);
   return options;
 }
 

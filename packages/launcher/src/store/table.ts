@@ -100,7 +100,8 @@ export class StoreTable {
   }
 }
 
-function checkKey(key: string): string {
+/** Returns a key of valid length. Throws StoreError for any other. */
+export function checkKey(key: string): string {
   const bytes = Buffer.byteLength(key);
   if (bytes === 0) throw createRequestError(`key: expected 1 to ${STORE_LIMITS.key} bytes, received 0 bytes`);
   if (bytes > STORE_LIMITS.key) throw limitError(`key of ${bytes} bytes`, `${STORE_LIMITS.key} bytes`);
