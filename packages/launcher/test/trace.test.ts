@@ -36,7 +36,7 @@ test("the page shows the traces of the last of several attempts", async () => {
   expect(shownTraces).toEqual(["0", "1"].map((rank) => ({ rank, attempt: "1", text: "</script>" })));
 });
 
-test("a job whose ranks write no trace or no page reports that there is none", async () => {
+test("a job whose ranks write no trace, or no page, reports the reason", async () => {
   const idleArgs = ["-n", "1", "--trace", "traces", "--exec", "true"];
   const idleOutcome = await mosaicRun(idleArgs, { cwd: testDir() }).outcome;
   expect(idleOutcome.code).toBe(0);
@@ -51,7 +51,11 @@ test("a job whose ranks write no trace or no page reports that there is none", a
     .split("\n")
     .map((line) => JSON.parse(line) as { event: string });
   expect(events.map(({ event }) => event).slice(-2)).toEqual(["trace", "end"]);
-  expect(events.at(-2)).toMatchObject({ ranks: 0 });
+  const viewer = join(runDirectory(), "attempt_0", "viewer.html");
+  expect(events.at(-2)).toMatchObject({
+    ranks: 0,
+    reason: expect.stringContaining(`expected ${viewer}, which a rank writes after its trace, received 1 traces`),
+  });
 });
 
 test("without --trace, MOSAIC_TRACE_DIR is not set for the ranks", async () => {

@@ -24,21 +24,34 @@ const DATA_MARKER = "<!-- data -->";
 export async function writeTracePage(traceDir: string, assignment: Assignment): Promise<EventBody> {
   const directory = attemptTraceDirectory(traceDir, assignment);
   try {
-    const names = (await readdir(directory)).filter((name) => /^rank-\d+\.json$/.test(name));
-    if (names.length === 0) throw new Error("no rank wrote a trace");
-    const [head = "", tail] = (await readFile(join(directory, "viewer.html"), "utf8")).split(DATA_MARKER);
-    if (tail === undefined) throw new Error(`${join(directory, "viewer.html")} has no placeholder ${DATA_MARKER}`);
+    const files = await listFiles(directory);
+    const names = files.filter((name) => /^rank-\d+\.json$/.test(name));
+    if (names.length === 0)
+      throw new Error("no rank wrote a trace; close the context of @mosaic/attention on each rank to write its trace");
+    const viewerPath = join(directory, "viewer.html");
+    if (!files.includes("viewer.html"))
+      throw new Error(
+        `expected ${viewerPath}, which a rank writes after its trace, received ${names.length} traces without it; ` +
+          "check that no rank was killed while it closed its context",
+      );
+    const [head = "", tail] = (await readFile(viewerPath, "utf8")).split(DATA_MARKER);
+    if (tail === undefined) throw new Error(`${viewerPath} has no placeholder ${DATA_MARKER}`);
     const pagePath = join(traceDir, assignment.runId, "index.html");
     await writeParts(`${pagePath}.${process.pid}.partial`, generateParts(directory, { names, head, tail }));
     await rename(`${pagePath}.${process.pid}.partial`, pagePath);
     return { type: "trace", directory, ranks: names.length, page: pagePath };
   } catch (error) {
-    const { code, message } = error as NodeJS.ErrnoException;
-    const reason =
-      code === "ENOENT"
-        ? "no rank wrote a trace; close the context of @mosaic/attention on each rank to write its trace"
-        : message;
-    return { type: "trace", directory, ranks: 0, reason };
+    return { type: "trace", directory, ranks: 0, reason: (error as Error).message };
+  }
+}
+
+/** Returns the names of the files in a directory, which the first rank that writes a trace creates. */
+async function listFiles(directory: string): Promise<readonly string[]> {
+  try {
+    return await readdir(directory);
+  } catch (error) {
+    if ((error as NodeJS.ErrnoException).code === "ENOENT") return [];
+    throw error;
   }
 }
 
