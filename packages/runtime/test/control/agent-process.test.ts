@@ -4,7 +4,7 @@ import { chmodSync, existsSync, mkdirSync, readdirSync, readFileSync, statSync, 
 import { type AddressInfo, createServer, type Server } from "node:net";
 import { tmpdir, userInfo } from "node:os";
 import { dirname, join } from "node:path";
-import { AddonLoadError, MosaicError, OptionError } from "@mosaic/core";
+import { MosaicError, OptionError } from "@mosaic/core";
 import { afterEach, beforeEach, describe, expect, onTestFinished, test, vi } from "vitest";
 import { type AgentAddress, resolveAgentAddress as find } from "../../src/collectives/agent.ts";
 import { RankProcess, createSocketDirectory, startAgent } from "./ranks.ts";
@@ -298,7 +298,7 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
   test("missing variables and a wrong LOCAL_RANK of rank 0 are reported by name", async () => {
     stubEnv({ MASTER_PORT: undefined });
     await expect(openAddressOn(1, 0)).rejects.toThrow(
-      /neither MASTER_PORT nor MOSAIC_RUN_ID|expected MASTER_ADDR and MASTER_PORT/,
+      "connect: ranks on several hosts: expected MASTER_ADDR and MASTER_PORT in the environment, received at most one of the two",
     );
     stubEnv({ MASTER_ADDR: "192.0.2.1", MASTER_PORT: port, LOCAL_RANK: undefined, LOCAL_WORLD_SIZE: undefined });
     await expect(agentAddress(2)).rejects.toThrow(
@@ -366,14 +366,17 @@ describe("the agent's address", () => {
     await expect(agentAddress(0)).rejects.toThrow(/neither MASTER_PORT nor MOSAIC_RUN_ID in the environment; start/);
   });
 
-  test("is rejected if the agent cannot start", async () => {
+  test("is rejected with the agent's error if the agent cannot start", async () => {
     const path = join(directory, "mosaic");
     mkdirSync(path, { mode: 0o700 });
     vi.stubEnv("PATH", "");
     const { path: socket } = await agentAddress(1);
     mkdirSync(socket);
     onTestFinished(() => void execFileSync("/bin/rm", ["-rf", socket]));
-    await expect(agentAddress(0)).rejects.toThrow(MosaicError);
-    expect(AddonLoadError.prototype).toBeInstanceOf(MosaicError);
+    const error = await agentAddress(0).catch((reason: unknown) => reason);
+    expect(error).toBeInstanceOf(MosaicError);
+    expect((error as Error).message).toMatch(
+      `connect: the control-plane agent of this host did not start: agent at ${socket}: EISDIR: illegal operation on a directory`,
+    );
   });
 });
