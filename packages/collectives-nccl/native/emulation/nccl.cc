@@ -60,13 +60,17 @@ ncclResult_t enqueue(ncclComm_t comm, void* stream, Add add) {
   return isImplicitGroup ? ncclGroupEnd() : ncclSuccess;
 }
 
-/// Checks a configuration like NCCL, which compares minCTAs with maxCTAs even if one is undefined.
+/// Checks a configuration like NCCL, which compares minCTAs with maxCTAs even if one is undefined. Tests specify in
+/// MOSAIC_EMULATED_NCCL_CONFIG which configuration is accepted: minCTAs, maxCTAs and netName, separated by spaces.
 ncclResult_t checkConfig(const ncclConfig_t& config) {
   if (config.magic != mosaic::nccl::kConfigMagic || config.size != sizeof config) return ncclInvalidArgument;
   const auto isValidCtaCount = [](int ctas) { return ctas == mosaic::nccl::kUndefined || ctas > 0; };
   const bool hasValidCtas =
       isValidCtaCount(config.minCTAs) && isValidCtaCount(config.maxCTAs) && config.minCTAs <= config.maxCTAs;
-  return hasValidCtas ? ncclSuccess : ncclInvalidArgument;
+  const std::string text = std::to_string(config.minCTAs) + " " + std::to_string(config.maxCTAs) + " " +
+                           (config.netName ? config.netName : "");
+  const std::string expected = emulated_nccl::getSetting("MOSAIC_EMULATED_NCCL_CONFIG");
+  return hasValidCtas && (expected.empty() || text == expected) ? ncclSuccess : ncclInvalidArgument;
 }
 
 uint8_t* toBytes(const void* data) { return static_cast<uint8_t*>(const_cast<void*>(data)); }
