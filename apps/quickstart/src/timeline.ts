@@ -40,16 +40,22 @@ export function createTimeline(reports: readonly RankReport[], schedules: readon
     const { tiles, batches } = schedules[rank]!;
     const attentionEvents = mergeTileKernels(events.filter(isAttention), tiles);
     checkCount(rank, "attention events", { planned: tiles.length, done: attentionEvents.length });
+    const transferEvents = events.filter(isTransfer);
+    const transferLabels = transferEvents.map((event) => event.label ?? event.name);
+    for (const label of new Set([...batches.map((batch) => batch.label), ...transferLabels]))
+      checkCount(rank, `batches of ${label}`, {
+        planned: batches.filter((batch) => batch.label === label).length,
+        done: transferLabels.filter((transferLabel) => transferLabel === label).length,
+      });
     const readBatch = createBatchReader(batches);
     return {
       rank,
       computeBlocks: mergeBlocks(
         attentionEvents.map((event, i) => ({ ...toInterval(event, startTime), ...tiles[i]! })),
       ),
-      transfers: events.filter(isTransfer).map((event) => {
-        const messageBatch = readBatch(event.label ?? event.name);
-        checkCount(rank, `bytes in a batch of ${event.label}`, { planned: messageBatch?.bytes, done: event.bytesSent });
-        const { label: _, ...batchFields } = messageBatch!;
+      transfers: transferEvents.map((event, i) => {
+        const { label, ...batchFields } = readBatch(transferLabels[i]!);
+        checkCount(rank, `bytes in a batch of ${label}`, { planned: batchFields.bytes, done: event.bytesSent });
         return { ...toInterval(event, startTime), ...batchFields };
       }),
     };
@@ -71,14 +77,14 @@ function mergeTileKernels(kernels: readonly TraceEvent[], tiles: readonly Tile[]
   return [...kernels.slice(0, numForwardTiles), ...backwardEvents];
 }
 
-/** Returns a function that returns the batches of each sender in order. */
-function createBatchReader(messageBatches: readonly MessageBatch[]): (label: string) => MessageBatch | undefined {
+/** Returns a function that returns the batches of each sender in order. It must not be called more often. */
+function createBatchReader(messageBatches: readonly MessageBatch[]): (label: string) => MessageBatch {
   const nextIndexByLabel = new Map<string, number>();
   return (label) => {
     const startIndex = nextIndexByLabel.get(label) ?? 0;
     const index = messageBatches.findIndex((messageBatch, i) => i >= startIndex && messageBatch.label === label);
     nextIndexByLabel.set(label, index + 1);
-    return messageBatches[index];
+    return messageBatches[index]!;
   };
 }
 

@@ -105,7 +105,13 @@ describe("the timeline", () => {
       "expected 8 bytes in a batch of ring(sp), as planned; received 9",
     );
     expect(() => tryCreateTimeline(attendEvent(10, 11), sendEvent(10, 11), sendEvent(11, 12))).toThrow(
-      "expected undefined bytes in a batch of ring(sp), as planned; received 8",
+      "rank 0: expected 1 batches of ring(sp), as planned; received 2",
+    );
+    expect(() => tryCreateTimeline(attendEvent(10, 11))).toThrow(
+      "rank 0: expected 1 batches of ring(sp), as planned; received 0",
+    );
+    expect(() => tryCreateTimeline(attendEvent(10, 11), sendEvent(10, 11), sendEvent(11, 12, 8, "ring(gpu)"))).toThrow(
+      "rank 0: expected 0 batches of ring(gpu), as planned; received 1",
     );
   });
 });
