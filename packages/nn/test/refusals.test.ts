@@ -75,17 +75,26 @@ test("the error of a token out of range names the layer and the size of its tabl
 
 const circularObject: { self?: unknown } = {};
 circularObject.self = circularObject;
-const unsavableValues: [what: string, data: unknown, message: RegExp][] = [
+const unsavableValues: [invalidPart: string, data: unknown, message: RegExp][] = [
   ["a function", { epoch: 1, schedule: () => 1 }, /data\.schedule: .* received a function/],
   ["NaN", { curve: [1, Number.NaN] }, /data\.curve\[1\]: .* received NaN/],
-  ["a hole", { curve: [1, undefined] }, /data\.curve\[1\]: .* received undefined/],
+  ["undefined in an array", { curve: [1, undefined] }, /data\.curve\[1\]: .* received undefined/],
+  ["an array with a hole", { curve: new Array<number>(2) }, /data\.curve\[0\]: .* received undefined/],
   ["a bigint", [1n], /data\[0\]: .* received 1/],
   ["a Map", { seen: new Map() }, /data\.seen: .* received a Map/],
   ["a typed array", { curve: new Float32Array(2) }, /received a Float32Array/],
   ["a date", new Date(0), /data: .* received a Date/],
   ["a symbol", { a: Symbol("b") }, /received Symbol\(b\)/],
-  ["what a symbol names", { a: { [Symbol("b")]: 1 } }, /data\.a: .* received an object with the key Symbol\(b\)/],
-  ["a name in an array", { a: Object.assign([1], { mean: 1 }) }, /data\.a: .* received an array with the key "mean"/],
+  [
+    "a property whose key is a symbol",
+    { a: { [Symbol("b")]: 1 } },
+    /data\.a: .* received an object with the key Symbol\(b\)/,
+  ],
+  [
+    "an array with a named property",
+    { a: Object.assign([1], { mean: 1 }) },
+    /data\.a: .* received an array with the key "mean"/,
+  ],
   ["an object within itself", circularObject, /data\.self: .* received a circular reference/],
 ];
 

@@ -5,6 +5,7 @@ import { hostname } from "node:os";
 import { join } from "node:path";
 import { fromArray, type HostTensor, Linear, ones, type Tensor } from "@mosaic/core";
 import { describe, expect, test, vi } from "vitest";
+import { elementBytes } from "../src/safetensors/format.ts";
 import { FileError, readSafetensors, type SafetensorsFile, writeSafetensors } from "../src/index.ts";
 import { file, directory } from "./reference/directory.ts";
 import { generateNumbers } from "./reference/numbers.ts";
@@ -143,41 +144,45 @@ test("a file has the values at the call of writeSafetensors, even if training co
 describe("readSafetensors of invalid files", () => {
   const oneElementEntry = { dtype: "F32", shape: [1], data_offsets: [0, 4] };
   const fourBytes = new Uint8Array(4);
-  const cases: [what: string, bytes: Uint8Array, message: RegExp][] = [
-    ["empty", new Uint8Array(0), /received 0 bytes; pass a file in safetensors format, or restore it from a copy/],
-    ["no length", new Uint8Array(5), /received 5 bytes/],
+  const cases: [fault: string, bytes: Uint8Array, message: RegExp][] = [
+    [
+      "an empty file",
+      new Uint8Array(0),
+      /received 0 bytes; pass a file in safetensors format, or restore it from a copy/,
+    ],
+    ["a file shorter than the length of the header", new Uint8Array(5), /received 5 bytes/],
     [
       "a header longer than the file",
       file({ x: oneElementEntry }, fourBytes, 1000),
       /a header of 1000 bytes in a file of/,
     ],
-    ["a huge header", file({}, fourBytes, 2 ** 60), /a header of/],
-    ["no JSON", file("hello"), /header in JSON/],
-    ["no UTF-8", file("\u0000", new Uint8Array(0)).map((x, i) => (i === 8 ? 0xff : x)), /UTF-8/],
-    ["a list", file("[1]"), /a header that is a JSON object/],
-    ["metadata that is no text", file({ __metadata__: { a: 1 } }), /__metadata__ with string values/],
+    ["a header length of 2^60", file({}, fourBytes, 2 ** 60), /a header of/],
+    ["a header that is not JSON", file("hello"), /header in JSON/],
+    ["a header that is not UTF-8", file("\u0000", new Uint8Array(0)).map((x, i) => (i === 8 ? 0xff : x)), /UTF-8/],
+    ["a header that is a list", file("[1]"), /a header that is a JSON object/],
+    ["metadata with a value that is not a string", file({ __metadata__: { a: 1 } }), /__metadata__ with string values/],
     [
-      "tensors cut short",
+      "truncated tensor data",
       file({ x: oneElementEntry }, new Uint8Array(3)),
       /expected 4 bytes of tensor data, received 3; restore the file from a copy; nothing was loaded/,
     ],
     [
-      "bytes at the end",
+      "extra bytes after the tensor data",
       file({ x: oneElementEntry }, new Uint8Array(5)),
       /expected 4 bytes of tensor data, received 5/,
     ],
     [
-      "an overlap",
+      "overlapping tensors",
       file({ x: oneElementEntry, y: { ...oneElementEntry, data_offsets: [2, 6] } }, new Uint8Array(6)),
       /"y" to begin at byte 4.*received 2/,
     ],
     [
-      "the same bytes twice",
+      "two tensors with the same bytes",
       file({ x: oneElementEntry, y: oneElementEntry }, fourBytes),
       /to begin at byte 4.*received 0/,
     ],
     [
-      "a hole",
+      "a gap before the first tensor",
       file({ x: { ...oneElementEntry, data_offsets: [4, 8] } }, new Uint8Array(8)),
       /begin at byte 0.*received 4/,
     ],
@@ -187,20 +192,24 @@ describe("readSafetensors of invalid files", () => {
       /8 bytes for F32 \[2\], received 4/,
     ],
     [
-      "a shape beyond all bounds",
+      "a shape whose size overflows",
       file({ x: { ...oneElementEntry, shape: [2 ** 40, 2 ** 40] } }, fourBytes),
       /bytes for F32/,
     ],
     ["an unknown dtype", file({ x: { ...oneElementEntry, dtype: "F12" } }, fourBytes), /a dtype among .*received F12/],
-    ["a dtype that is no dtype", file({ x: { ...oneElementEntry, dtype: "toString" } }, fourBytes), /a dtype among/],
+    [
+      "a dtype that is the name of an object's method",
+      file({ x: { ...oneElementEntry, dtype: "toString" } }, fourBytes),
+      /a dtype among/,
+    ],
     ["a negative length", file({ x: { ...oneElementEntry, shape: [-1] } }, fourBytes), /dtype, shape and data_offsets/],
     [
-      "offsets backwards",
+      "offsets in descending order",
       file({ x: { ...oneElementEntry, data_offsets: [4, 0] } }, fourBytes),
       /data_offsets \[begin, end\]/,
     ],
-    ["one offset", file({ x: { ...oneElementEntry, data_offsets: [0] } }, fourBytes), /data_offsets/],
-    ["no tensor at all", file({ x: null }, fourBytes), /received null/],
+    ["only one offset", file({ x: { ...oneElementEntry, data_offsets: [0] } }, fourBytes), /data_offsets/],
+    ["an entry that is null", file({ x: null }, fourBytes), /received null/],
   ];
 
   test.each(cases)("rejects an invalid file and reports the reason: %s", async (_, bytes, message) => {
@@ -232,9 +241,14 @@ describe("readSafetensors of invalid files", () => {
           numRefused++;
           continue;
         }
-        for (const { shape, bytes } of (outcome as SafetensorsFile).tensors.values()) {
-          expect(bytes.length % shape.reduce((product, length) => product * length, 1)).toBe(0);
+        let totalBytes = 0;
+        for (const { format, shape, bytes } of (outcome as SafetensorsFile).tensors.values()) {
+          expect(bytes.length, `byte ${byteIndex} ${value}`).toBe(
+            shape.reduce((product, length) => product * length, elementBytes[format]!),
+          );
+          totalBytes += bytes.length;
         }
+        expect(totalBytes, `byte ${byteIndex} ${value}`).toBe(fileBytes.length - header);
       }
     }
     expect(numRefused).toBeGreaterThan(header);
