@@ -22,7 +22,7 @@ test("roll keeps the shape of a tensor without elements", () => {
 });
 
 test("roll rejects invalid axes and shifts that are not integers", () => {
-  expect(() => roll(x, 1, 2)).toThrow(/roll: expected an axis from -2 to 1, received 2|roll.*axis/);
+  expect(() => roll(x, 1, 2)).toThrow("roll: expected an axis from -2 to 1, received 2");
   expect(() => roll(x, 0.5, 0)).toThrow(/roll: shift: expected an integer, received 0.5/);
   expect(() => roll(x, undefined as never, 0)).toThrow(/roll: shift: expected an integer/);
 });
