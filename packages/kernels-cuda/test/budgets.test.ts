@@ -1,6 +1,8 @@
 import { existsSync, readFileSync } from "node:fs";
 import { fileURLToPath } from "node:url";
 import { expect, test } from "vitest";
+import "./emulated.ts";
+import { getAddon } from "../src/addon.ts";
 import { type Budget, parseNotes, listOverBudget, parseUsages } from "./budgets.ts";
 
 /**
@@ -35,9 +37,21 @@ ptxas info    : Used 32 registers, used 0 barriers`);
   ]);
 });
 
-// Written by the build. Without nvcc there are no kernels, and the report is empty.
+// Written by the build. Without nvcc there are no kernels, and no report.
 const reportPath = fileURLToPath(new URL("../build-emulated/ptxas.txt", import.meta.url));
 const reportText = existsSync(reportPath) ? readFileSync(reportPath, "utf8") : "";
+
+test("the report covers all families of kernels if the build has kernels", () => {
+  const hasKernels = getAddon().native.probe()[2] !== "";
+  const usages = parseUsages(reportText);
+  for (const pattern of [/^attend_/, /^attendKeys_/, /^attendQueries_/, /^matmul/, /^softmax/])
+    expect(
+      usages.some(({ kernel }) => pattern.test(kernel)),
+      String(pattern),
+    ).toBe(hasKernels);
+  const hasHopperKernels = usages.some(({ kernel }) => kernel.includes("Hopper"));
+  expect(hasHopperKernels).toBe(usages.some(({ gpu }) => gpu === "sm_90a"));
+});
 
 test("no kernel exceeds its budget of registers and spilled bytes", () => {
   expect(listOverBudget(parseUsages(reportText), budgets)).toEqual([]);

@@ -27,13 +27,19 @@ test("MOSAIC_CUDA_FAMILY selects the portable kernels, and unknown families are 
 
 // Without this test, a change of the selected kernel would go unnoticed.
 test.each([
-  { what: "heads of 64", headDim: 64, dtype: "bfloat16", forward: "attendHopper_bfloat16_64", gradients: "Hopper" },
-  { what: "heads of 128", headDim: 128, dtype: "float16", forward: "attendHopper_float16_128", gradients: "Hopper" },
-  { what: "heads of 40", headDim: 40, dtype: "float16", forward: "attendHopper_float16_64", gradients: "Hopper" },
-  { what: "heads over 128", headDim: 192, dtype: "bfloat16", forward: "attendHopper_bfloat16_256", gradients: "" },
-  { what: "rows that TMA cannot take", headDim: 37, dtype: "bfloat16", forward: "attend_bfloat16_64", gradients: "" },
-  { what: "float32", headDim: 64, dtype: "float32", forward: "attend_float32_64", gradients: "" },
-] as const)("attention runs the kernels intended for $what", async ({ headDim, dtype, forward, gradients }) => {
+  { input: "heads of 64", headDim: 64, dtype: "bfloat16", forward: "attendHopper_bfloat16_64", gradients: "Hopper" },
+  { input: "heads of 128", headDim: 128, dtype: "float16", forward: "attendHopper_float16_128", gradients: "Hopper" },
+  { input: "heads of 40", headDim: 40, dtype: "float16", forward: "attendHopper_float16_64", gradients: "Hopper" },
+  { input: "heads over 128", headDim: 192, dtype: "bfloat16", forward: "attendHopper_bfloat16_256", gradients: "" },
+  {
+    input: "rows that TMA does not support",
+    headDim: 37,
+    dtype: "bfloat16",
+    forward: "attend_bfloat16_64",
+    gradients: "",
+  },
+  { input: "float32", headDim: 64, dtype: "float32", forward: "attend_float32_64", gradients: "" },
+] as const)("attention runs the kernels for $input", async ({ headDim, dtype, forward, gradients }) => {
   using device = cuda();
   device.startTrace();
   await runLocalAttention(device, createTrial(headDim, dtype));

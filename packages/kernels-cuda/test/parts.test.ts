@@ -43,14 +43,14 @@ function createSampleTrial(lengths: readonly number[], dtype: Trial["dtype"]): T
 
 test.each([
   {
-    what: "of their own take a launch each, unless they see nothing",
+    masks: "different masks take one launch each, and none if they have no visible keys",
     lengths: [300, 120, 0],
     dtype: "bfloat16",
     launches: 2,
   },
-  { what: "of their own take a launch each, in float32, too", lengths: [120, 300], dtype: "float32", launches: 2 },
-  { what: "that are equal take one launch", lengths: [300, 300, 300], dtype: "bfloat16", launches: 1 },
-] as const)("samples with masks $what", async ({ lengths, dtype, launches }) => {
+  { masks: "different masks take one launch each in float32", lengths: [120, 300], dtype: "float32", launches: 2 },
+  { masks: "equal masks take one launch in total", lengths: [300, 300, 300], dtype: "bfloat16", launches: 1 },
+] as const)("samples with $masks", async ({ lengths, dtype, launches }) => {
   using device = cuda();
   device.startTrace();
   await checkTrial(device, createSampleTrial(lengths, dtype));
