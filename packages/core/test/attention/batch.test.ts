@@ -8,7 +8,7 @@ import { fromArray } from "../../src/creation.ts";
 import { OptionError, ShapeError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
 import { bidirectionalCausal, causal, documents, full, inverseCausal, slidingWindow } from "../../src/mask/index.ts";
-import { batchMaskOptions, resolveBatchMaskUnchecked } from "../../src/mask/samples.ts";
+import { batchMaskOptions, checkDistances, resolveBatchMaskUnchecked } from "../../src/mask/samples.ts";
 import type { Mask } from "../../src/mask/slice.ts";
 import { layoutOf } from "../../src/placement/layout.ts";
 import type { Tensor } from "../../src/tensor.ts";
@@ -119,6 +119,25 @@ test("documents of each sample are shifted to the positions of its tokens", asyn
     ],
     [{ q0: 1, q1: 5, k0: 1, k1: 5, type: "causal" }],
   ]);
+});
+
+test("distances require equal left padding of queries and keys, except in samples without queries or keys", () => {
+  const check = (queries: readonly number[], keys: readonly number[]): void =>
+    checkDistances(
+      "test",
+      "positions",
+      { lengths: { queries, keys }, padding: "left" },
+      { batch: 2, queries: 3, keys: 5 },
+    );
+  check([3, 0], [5, 4]);
+  check([3, 1], [5, 3]);
+  check([3, 1], [5, 0]);
+  expect(() => check([3, 1], [5, 4])).toThrow(
+    /received 2 positions before the queries and 1 before the keys of sample 1/,
+  );
+  expect(() => check([3, 2], [5, 1])).toThrow(
+    /received 1 positions before the queries and 4 before the keys of sample 1/,
+  );
 });
 
 test("masks are resolved once per pair of lengths, and samples with equal masks share the result", () => {

@@ -28,6 +28,7 @@ test("clipQueries keeps exactly the pairs of the given rows", () => {
       const clippedSlice = clipQueries(slice, start, end);
       const expectedPairs = listPairs(slice).filter((pair) => parseQuery(pair) >= start && parseQuery(pair) < end);
       expect(clippedSlice ? listPairs(clippedSlice) : []).toEqual(expectedPairs);
+      expect(clippedSlice === undefined).toBe(expectedPairs.length === 0);
     }),
     runOptions,
   );

@@ -26,6 +26,7 @@ test("mergeIntoDisjoint keeps each pair once, in as many slices as a row-by-row 
       expect(findOverlap(union)).toBeUndefined();
       expect(totalArea(union)).toBe(expectedPairs.length);
       expect(union).toHaveLength(countStacks(new Set(expectedPairs)));
+      expect(union).toEqual(union.toSorted((a, b) => a.q0 - b.q0 || a.k0 - b.k0));
     }),
     runOptions,
   );
