@@ -112,6 +112,10 @@ describe("the marker before an uncaught error", () => {
         expect(filterChunks(markedText, cuts)).toEqual(isMarked ? [before, after] : [before, undefined]);
       }),
     );
+    // Its first byte occurs before it, too.
+    const markedText = `${mark[0]}${mark}b`;
+    for (let cut = 0; cut <= markedText.length; cut++)
+      expect(filterChunks(markedText, [cut]), `cut at byte ${cut}`).toEqual([mark[0], "b"]);
   });
 });
 
