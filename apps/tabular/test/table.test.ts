@@ -37,9 +37,9 @@ describe("createTable", () => {
   it.each([
     ["a null", { a: null, b: 1, y: 1 }, /table t, row 1: .*null in a/s],
     ["text", { a: "NA", b: 1, y: 1 }, /"NA" in a/],
-    ["an empty text", { a: " ", b: 1, y: 1 }, /" " in a/],
-    ["a column that is not there", { a: 1, y: 1 }, /nothing in b/],
-    ["no class", { a: 1, b: 1, y: null }, /no class/],
+    ["blank text", { a: " ", b: 1, y: 1 }, /" " in a/],
+    ["a missing column", { a: 1, y: 1 }, /nothing in b/],
+    ["a missing class", { a: 1, b: 1, y: null }, /no class/],
   ])("rejects %s, and suggests missingValuePolicy", (_, record, message) => {
     const createInvalidTable = () => createTable([{ a: 1, b: 1, y: 0 }, record], schema);
     expect(createInvalidTable).toThrow(MosaicError);

@@ -189,7 +189,7 @@ describe("problems and notes", () => {
       /· +restricted by CUDA_VISIBLE_DEVICES=3/,
     ],
     [
-      "tasks that are no ranks",
+      "tasks that are not ranks",
       { env: slurmEnv },
       /✓ job +SLURM job 7, but this process is not one of its ranks\n· +the SLURM job has several tasks/,
     ],
@@ -236,9 +236,9 @@ function runDoctorProcess(
 describe("mosaic-doctor", () => {
   it.each<readonly [string, Readonly<Record<string, string>>, number, RegExp]>([
     ["no driver", { MOSAIC_CUDA_LIBRARY: "/none/libcuda.so.1" }, 1, /✗ GPU driver +no CUDA driver: cannot load \/none/],
-    ["too old a driver", { MOSAIC_EMULATED_DRIVER: "11000" }, 1, /too old: .*\n.*→ Update NVIDIA's driver/],
+    ["a driver that is too old", { MOSAIC_EMULATED_DRIVER: "11000" }, 1, /too old: .*\n.*→ Update NVIDIA's driver/],
     [
-      "too old a GPU",
+      "a GPU that is too old",
       { MOSAIC_EMULATED_CAPABILITY: "75" },
       1,
       /✗ GPUs .* 7\.5, .*: .*8\.0 \(Ampere\) or newer is required/,

@@ -143,7 +143,7 @@ describe("dispatch", () => {
 describe("evaluateDispatch", () => {
   test.each([
     ["one mask", packedMask, {}],
-    ["samples of their own masks", [packedMask, masks.causal(), packedMask, masks.slidingWindow(50)], {}],
+    ["a separate mask for each sample", [packedMask, masks.causal(), packedMask, masks.slidingWindow(50)], {}],
     ["hosts of three ranks", packedMask, { ranksPerHost: 3 }],
     ["forward only", masks.full(), { backward: 0 }],
   ] as const)("computes the same costs from spans as the candidates from chunks: %s", (_, mask, cost) => {

@@ -107,11 +107,11 @@ test("the plain ring without faults and ring() pass the suite", async () => {
 
 describe("the suite detects", () => {
   const faults: Record<string, RingFault> = {
-    "transfers that nobody waits for": { wait: false },
-    "sums that do not begin at zero": { clear: false },
-    "keys taken for another rank's": { label: (source, size) => (source + 1) % size },
+    "a missing wait for transfers": { wait: false },
+    "gradients that are not zero at the start": { clear: false },
+    "keys with the positions of another rank": { label: (source, size) => (source + 1) % size },
     "keys that are counted twice": { twice: true },
-    "sums that never come home": { home: false },
+    "gradients that are not returned to their rank": { home: false },
     "a gradient that is one part in ten thousand too small": { scale: 0.9999 },
     "a gradient that is one part in a million too small": { scale: 0.999999 },
   };

@@ -30,7 +30,7 @@ const useWorldCode = `const contexts = ${openWorldCode};
 
 const failureCases: readonly FailureCase[] = [
   {
-    what: "no NCCL",
+    what: "a missing NCCL",
     env: { MOSAIC_NCCL_LIBRARY: "/nonexistent/libnccl.so.2" },
     code: openWorldCode,
     name: "DeviceError",
@@ -44,7 +44,7 @@ const failureCases: readonly FailureCase[] = [
     message: /received libdl\.so\.2 without the symbol ncclGetVersion; install NCCL/,
   },
   {
-    what: "too old an NCCL",
+    what: "an NCCL that is too old",
     env: { MOSAIC_EMULATED_NCCL_VERSION: "21605" },
     code: "ncclSystem()",
     name: "DeviceError",
@@ -59,7 +59,7 @@ const failureCases: readonly FailureCase[] = [
       /^connect: rank [01]: nccl timed out after 1 s while connecting the ranks; set NCCL_DEBUG=INFO for details; between hosts, select a shared network with nccl\(\{ network \}\)$/,
   },
   {
-    what: "an interface that there is not",
+    what: "a network interface that does not exist",
     env: { NCCL_SOCKET_IFNAME: "none" },
     code: openWorldCode,
     name: "DeviceError",
@@ -75,7 +75,7 @@ const failureCases: readonly FailureCase[] = [
       /^rank [01]: allReduce #2 \(world\): NCCL: remote process exited or there was a network error \(ncclRemoteError\)/,
   },
   {
-    what: "an error of this host's system, where no rank is lost",
+    what: "a system error of this host while all ranks are alive",
     env: { MOSAIC_EMULATED_NCCL_ERROR: "5:system" },
     code: useWorldCode,
     name: "DeviceError",
@@ -103,14 +103,14 @@ const failureCases: readonly FailureCase[] = [
     message: /illegal memory access/,
   },
   {
-    what: "a limit of memory without room for what a reduction receives",
+    what: "a memory limit that is too low for the receive buffers of a reduction",
     env: {},
     code: useWorldCode.replace("cuda()", "cuda({ memoryLimit: 2 ** 20 })").replace("[4]", "[2 ** 18 - 4]"),
     name: "OutOfMemoryError",
     message: /out of memory for \d+ bytes of receive buffers/,
   },
   {
-    what: "no job",
+    what: "a missing job",
     env: {},
     code: "await nccl().connect({ device: cuda(), rank: 0, size: 2 })",
     name: "OptionError",

@@ -4,10 +4,10 @@ import { oneHostPerRank, type HostOf, twoRanksPerHost, alternatingHosts, makeWor
 
 // By default, UCX uses its own shared memory between ranks of this machine. Between hosts it uses TCP.
 const worlds: readonly [name: string, hostOf: HostOf, tls: string | undefined][] = [
-  ["each on a host of its own", oneHostPerRank, "tcp"],
-  ["each on a host of its own, over what UCX chooses", oneHostPerRank, undefined],
-  ["two a host", twoRanksPerHost, "tcp"],
-  ["on two hosts in turn", alternatingHosts, "tcp"],
+  ["each on a separate host", oneHostPerRank, "tcp"],
+  ["each on a separate host, over the transport that UCX chooses", oneHostPerRank, undefined],
+  ["two per host", twoRanksPerHost, "tcp"],
+  ["alternating between two hosts", alternatingHosts, "tcp"],
   ["on one host", oneHost, undefined],
 ];
 

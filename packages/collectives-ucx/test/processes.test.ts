@@ -5,9 +5,9 @@ import { oneHostPerRank, twoRanksPerHost, alternatingHosts, type HostOf } from "
 import { digestOverSharedMemory } from "./shared-memory.ts";
 
 const placements: readonly [name: string, hostOf: HostOf][] = [
-  ["each on a host of its own", oneHostPerRank],
-  ["two a host", twoRanksPerHost],
-  ["on two hosts in turn", alternatingHosts],
+  ["each on a separate host", oneHostPerRank],
+  ["two per host", twoRanksPerHost],
+  ["alternating between two hosts", alternatingHosts],
 ];
 
 describe.each(placements)("processes %s", (_, hostOf) => {

@@ -36,25 +36,25 @@ const problems: readonly Problem[] = [
     expected: /^DeviceError: the CUDA driver finds no GPU .*Check nvidia-smi and CUDA_VISIBLE_DEVICES/,
   },
   {
-    what: "no such GPU",
+    what: "the index of a GPU that does not exist",
     env: { MOSAIC_EMULATED_DEVICES: "2", LOCAL_RANK: "5" },
     expected:
       /^DeviceError: cuda\(\{ index \}\): expected the index of a visible GPU, from 0 to 1, received 5; check CUDA_VISIBLE_DEVICES, .*index: 0/,
   },
   {
-    what: "an index that is none",
+    what: "a negative index",
     env: {},
     code: "cuda({ index: -1 })",
     expected: /^OptionError: cuda: index: expected an integer ≥ 0, received -1/,
   },
   {
-    what: "a limit that is none",
+    what: "a memory limit that is not a number",
     env: {},
     code: "cuda({ memoryLimit: NaN })",
     expected: /^OptionError: cuda: memoryLimit: expected an integer ≥ 0, received NaN/,
   },
   {
-    what: "too old a driver",
+    what: "a driver that is too old",
     env: { MOSAIC_EMULATED_DRIVER: "11080" },
     expected:
       /^DeviceError: the CUDA driver is too old: expected CUDA 12\.0 or newer, received CUDA 11\.8\. Update NVIDIA's driver/,
@@ -66,7 +66,7 @@ const problems: readonly Problem[] = [
       /^DeviceError: the CUDA driver cannot be initialized \(system has unsupported display driver.*803\)\. Check nvidia-smi/,
   },
   {
-    what: "too old a GPU",
+    what: "a GPU that is too old",
     env: { MOSAIC_EMULATED_CAPABILITY: "75" },
     expected:
       /^DeviceError: cuda:0: expected .*capability 8\.0 .* or newer, received Emulated GPU .* with 7\.5; select a different GPU/,
@@ -79,20 +79,20 @@ const problems: readonly Problem[] = [
       /^DeviceError: cuda\(\): expected CUDA kernels in the addon .*, received none because .*; install the CUDA Toolkit.*build:native/,
   },
   ...[200, 209, 222].map((code) => ({
-    what: `kernels that the driver cannot load, by its code ${code}`,
+    what: `kernels that the driver cannot load, with error code ${code}`,
     env: { MOSAIC_EMULATED_MODULE: String(code), MOSAIC_EMULATED_DRIVER: "12040" },
     expected:
       /^DeviceError: cuda\(\): expected kernels that the driver for CUDA 12\.4 can load on Emulated GPU.*; update the NVIDIA driver/,
   })),
   {
-    what: "a cuBLASLt that is named and missing",
+    what: "a cuBLASLt that is specified but missing",
     env: { MOSAIC_CUBLASLT_LIBRARY: "/nonexistent/libcublasLt.so" },
     code: multiplyCode(),
     expected:
       /^DeviceError: MOSAIC_CUBLASLT_LIBRARY: expected cuBLASLt 12\.0 or newer, received \/none.*; set it to libcublasLt\.so\.12/,
   },
   {
-    what: "a library that is no cuBLASLt",
+    what: "a library that is not cuBLASLt",
     env: { MOSAIC_CUBLASLT_LIBRARY: "libdl.so.2" },
     code: multiplyCode(),
     expected:

@@ -20,7 +20,7 @@ const WAIT_STATEMENT = "waitCopies<0>();";
 
 /** Faults in the kernels for every GPU. The first ones are of one kind each. */
 export const faults: readonly Fault[] = [
-  { name: "fragments swapped", file: TILE_FILE, original: "b[0], b[1]);", replacement: "b[0], b[2]);" },
+  { name: "wrong fragment", file: TILE_FILE, original: "b[0], b[1]);", replacement: "b[0], b[2]);" },
   {
     name: "no barrier before values are read",
     file: FORWARD_FILE,
@@ -51,7 +51,7 @@ export const faults: readonly Fault[] = [
   { name: "no wait for keys", file: FORWARD_FILE, original: WAIT_STATEMENT, replacement: "" },
   { name: "no wait for values", file: FORWARD_FILE, original: WAIT_STATEMENT, replacement: "", occurrenceIndex: 1 },
   {
-    name: "wait for all but one",
+    name: "wait for all copies but one",
     file: FORWARD_FILE,
     original: WAIT_STATEMENT,
     replacement: "waitCopies<1>();",
@@ -145,7 +145,7 @@ export const hopperFaults: readonly Fault[] = [
   },
   { name: "keys not waited for", file: HOPPER_FORWARD_FILE, original: "keys.consumerWait(step);", replacement: "" },
   {
-    name: "wrong parity of what is free",
+    name: "wrong parity of the barriers of free stages",
     file: HOPPER_TILE_FILE,
     original: "(step / kStages & 1) ^ 1",
     replacement: "step / kStages & 1",
@@ -158,7 +158,7 @@ export const hopperFaults: readonly Fault[] = [
     occurrenceIndex: 1,
   },
   {
-    name: "every key one further",
+    name: "all keys shifted by one",
     file: ITERATOR_FILE,
     original: "parts.part[part].key + key0",
     replacement: "parts.part[part].key + key0 + 1",
@@ -200,12 +200,17 @@ export const hopperFaults: readonly Fault[] = [
     replacement: "pack2<T>(s[k][2], s[k][3])",
   },
   {
-    name: "parity of what is full stuck",
+    name: "constant parity of the barriers of full stages",
     file: HOPPER_TILE_FILE,
     original: "step / kStages & 1); }\n  DEVICE void consumerRelease",
     replacement: "0); }\n  DEVICE void consumerRelease",
   },
-  { name: "barriers unknown to TMA", file: HOPPER_TILE_FILE, original: "fenceBarriers();", replacement: "" },
+  {
+    name: "no fence after barriers are initialized",
+    file: HOPPER_TILE_FILE,
+    original: "fenceBarriers();",
+    replacement: "",
+  },
   {
     name: "no barrier after barriers are made",
     file: HOPPER_TILE_FILE,
@@ -249,7 +254,7 @@ export const hopperFaults: readonly Fault[] = [
     replacement: "keys.fullBarrier(step), kPanelsBytes<kKeys, D> / 2",
   },
   {
-    name: "one warpgroup frees for all",
+    name: "one warpgroup releases a stage for all",
     file: HOPPER_FORWARD_FILE,
     original: "keys.init(1, 4 * Forward::kGroups)",
     replacement: "keys.init(1, 4)",
@@ -317,7 +322,7 @@ export const hopperFaults: readonly Fault[] = [
     replacement: "releaseRegisters<32>",
   },
   {
-    name: "registers taken that nobody gave",
+    name: "registers requested that no warpgroup released",
     file: HOPPER_FORWARD_FILE,
     original: "releaseRegisters<Forward::kShape.producerRegisters()>();",
     replacement: "",
@@ -342,7 +347,7 @@ export const hopperFaults: readonly Fault[] = [
     replacement: "pipeline.init(1,",
   },
   {
-    name: "backward: lse over what is in use",
+    name: "backward: lse overwrites a stage in use",
     file: HOPPER_BACKWARD_FILE,
     original: "pipeline.producerAcquire(step);\n      for",
     replacement: "for",

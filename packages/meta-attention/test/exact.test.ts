@@ -128,7 +128,7 @@ const worlds: readonly World[] = [
   ["2 ranks, zigzag, causal, bfloat16", 2, 44, { placement: "zigzag", chunksPerRank: 2, causal: true, ...bfloat16 }],
   ["3 ranks, causal, grouped", 3, 47, { chunksPerRank: 2, causal: true, ...groupedOptions }],
   ["3 ranks, window, grouped, bfloat16", 3, 47, { mask: masks.slidingWindow(9), ...groupedOptions, ...bfloat16 }],
-  ["3 ranks, shards that grow from nothing", 3, 20, { placement: growingPlacement, chunksPerRank: 2 }],
+  ["3 ranks, shards of growing length, the first empty", 3, 20, { placement: growingPlacement, chunksPerRank: 2 }],
   ["4 ranks", 4, 41, {}],
   [
     "4 ranks, striped, larger heads, float16",
@@ -136,15 +136,10 @@ const worlds: readonly World[] = [
     41,
     { placement: "striped", headDim: 12, ...groupedOptions, ...float16 },
   ],
-  ["4 ranks of 3 tokens, nobody sees itself", 4, 12, { mask: irregularMask, chunksPerRank: 3 }],
+  ["4 ranks of 3 tokens, no token attends to itself", 4, 12, { mask: irregularMask, chunksPerRank: 3 }],
   ["5 ranks, causal, bfloat16", 5, 43, { causal: true, ...bfloat16 }],
   ["5 ranks, 7 tokens, zigzag, causal", 5, 7, { placement: "zigzag", chunksPerRank: 2, causal: true }],
-  [
-    "6 ranks, zigzag, chunks of two stretches, documents",
-    6,
-    45,
-    { placement: "zigzag", mask: masks.documents([20, 25]) },
-  ],
+  ["6 ranks, zigzag, chunks of two spans, documents", 6, 45, { placement: "zigzag", mask: masks.documents([20, 25]) }],
   [
     "7 ranks, zigzag, causal, grouped",
     7,

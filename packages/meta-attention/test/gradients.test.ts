@@ -106,7 +106,7 @@ const trials: Row[] = [
     },
   },
   {
-    name: "exact, documents, a token that sees nothing, 4 ranks of which one has nothing and one a chunk too few, losses",
+    name: "exact, documents, a token without visible keys, losses, 4 ranks of which one is empty and one has a chunk less",
     ranks: 4,
     trial: {
       options: {
@@ -126,7 +126,7 @@ const trials: Row[] = [
     },
   },
   {
-    name: "exact, more chunks until no row misses half, 2 ranks of 2",
+    name: "exact, more chunks until every row has at least half, 2 ranks of 2",
     ranks: 2,
     trial: {
       options: { ...smallOptions, combine: "exact", topK: 1, chunksPerRank: 2, maxMissedMass: 0.5 },
@@ -136,7 +136,7 @@ const trials: Row[] = [
     },
   },
   {
-    name: "soft, nobody sees itself, one alone in its chunk, 2 ranks of 2",
+    name: "soft, no token attends to itself, a chunk of one token, 2 ranks of 2",
     ranks: 2,
     trial: { options: { ...smallOptions, mask: createOthersMask(7), topK: 2, chunksPerRank: 2 }, batch: 1, length: 7 },
   },

@@ -62,15 +62,15 @@ const logits = [2, 1, 0.5, 0.5, -1, -3, 1.75];
 
 describe("sampleToken", () => {
   test.each([
-    ["of all", {}, []],
-    ["with a temperature", { temperature: 0.5 }, []],
-    ["of the four largest", { topK: 4 }, []],
-    ["of the three largest, two of which tie at the end", { topK: 5 }, []],
-    ["of the most probable that add up to 0.8", { topP: 0.8 }, []],
-    ["of the most probable alone", { topP: 0.01 }, []],
-    ["of those with a third of the largest probability", { minP: 0.34 }, []],
-    ["of those with all of the largest probability", { minP: 1 }, []],
-    ["with all of it", { temperature: 1.5, topK: 6, topP: 0.9, minP: 0.2, repetitionPenalty: 1.3 }, [0, 4, 4]],
+    ["all tokens", {}, []],
+    ["a temperature", { temperature: 0.5 }, []],
+    ["the four largest logits", { topK: 4 }, []],
+    ["the five largest logits, with a tie at the end", { topK: 5 }, []],
+    ["the most probable tokens up to a sum of 0.8", { topP: 0.8 }, []],
+    ["the most probable token alone", { topP: 0.01 }, []],
+    ["tokens with at least a third of the largest probability", { minP: 0.34 }, []],
+    ["tokens with the largest probability", { minP: 1 }, []],
+    ["all settings combined", { temperature: 1.5, topK: 6, topP: 0.9, minP: 0.2, repetitionPenalty: 1.3 }, [0, 4, 4]],
   ] as const)("draws tokens in proportion to their probabilities: %s", (_, samplingSettings, previousTokens) => {
     const expected = computeProbabilities(logits, previousTokens, createSettings(samplingSettings));
     const observedFrequencies = measureFrequencies(logits, previousTokens, createSettings(samplingSettings), 20_000);

@@ -21,12 +21,12 @@ const call: RecordOptions = { backend: ring(), mesh: { sp: 2 }, tokens: 16, numH
 
 test.each<[string, Partial<RecordOptions>]>([
   ["no ranks", { mesh: { sp: 0 } }],
-  ["fewer ranks than none", { mesh: { sp: -2 } }],
-  ["half a rank", { mesh: { sp: 2.5 } }],
+  ["a negative number of ranks", { mesh: { sp: -2 } }],
+  ["a number of ranks that is not an integer", { mesh: { sp: 2.5 } }],
   ["a mesh whose axes would change their order", { backend: local(), mesh: { b: 2, "0": 3 } }],
-  ["half a token", { tokens: 3.5 }],
-  ["fewer tokens than none", { tokens: -3 }],
-  ["keys that are no number", { keyTokens: Number.NaN }],
+  ["a number of tokens that is not an integer", { tokens: 3.5 }],
+  ["a negative number of tokens", { tokens: -3 }],
+  ["a number of keys that is NaN", { keyTokens: Number.NaN }],
   ["no sequences", { batch: 0 }],
   ["an unknown dtype", { dtype: "int8" as DType }],
 ])("record and predict reject %s", (_, options) => {
@@ -50,34 +50,50 @@ const createTensor = (size: number, dtype: DType = "float32") => ctx.device.empt
 
 // Groups of real devices reject the same; see checks.test.ts of collectives-local.
 test.each<[string, () => unknown, new (...args: never[]) => Error]>([
-  ["shares that are not equal", () => ctx.world.allToAll(createTensor(7), createTensor(7)), ShapeError],
-  ["an out too small", () => ctx.world.allGather(createTensor(3), createTensor(2), { counts: [2, 2] }), ShapeError],
+  [
+    "a length that the number of ranks does not divide",
+    () => ctx.world.allToAll(createTensor(7), createTensor(7)),
+    ShapeError,
+  ],
+  [
+    "an output that is too small",
+    () => ctx.world.allGather(createTensor(3), createTensor(2), { counts: [2, 2] }),
+    ShapeError,
+  ],
   [
     "more counts than ranks",
     () => ctx.world.allGather(createTensor(4), createTensor(2), { counts: [2, 2, 0] }),
     ShapeError,
   ],
   [
-    "a share that is not the input's",
+    "an input whose length differs from its count",
     () => ctx.world.allGather(createTensor(4), createTensor(1), { counts: [2, 2] }),
     ShapeError,
   ],
   [
-    "a share that is not out's",
+    "an output whose length differs from its count",
     () => ctx.world.reduceScatter(createTensor(1), createTensor(4), "sum", { counts: [2, 2] }),
     ShapeError,
   ],
-  ["two dtypes", () => ctx.world.allGather(createTensor(4), createTensor(2, "bfloat16")), DTypeError],
+  [
+    "an input and an output of different dtypes",
+    () => ctx.world.allGather(createTensor(4), createTensor(2, "bfloat16")),
+    DTypeError,
+  ],
   ["an unknown reduction", () => ctx.world.allReduce(createTensor(4), "median" as ReduceOp), OptionError],
   [
-    "to keep other than it gives",
+    "different counts to send to and to receive from the rank itself",
     () => ctx.world.allToAll(createTensor(4), createTensor(4), { send: [1, 3] }),
     OptionError,
   ],
   ["another rank's tensor", () => ctx.world.broadcast(otherCtx.device.empty([4], "float32"), 0), OptionError],
-  ["a send to itself alone", () => ctx.world.sendRecv([{ tensor: createTensor(1), to: 0 }]), ShapeError],
   [
-    "shares that a tape cannot hold",
+    "a send of a rank to itself without a receive",
+    () => ctx.world.sendRecv([{ tensor: createTensor(1), to: 0 }]),
+    ShapeError,
+  ],
+  [
+    "counts beyond the range of a tape",
     () => ctx.world.allGather(createTensor(2 ** 33), createTensor(2 ** 32)),
     ShapeError,
   ],

@@ -13,7 +13,7 @@ function findFoldingCase(backend: AttentionBackend) {
 }
 
 const faultyBackends: Readonly<Record<string, readonly [Partial<AttentionBackend>, RegExp]>> = {
-  "forgets the state that is there": [
+  "overwrites the initial state": [
     {
       attend(ctx, call, { out, lse }, kv) {
         const { kernels } = ctx.device;
@@ -24,7 +24,7 @@ const faultyBackends: Readonly<Record<string, readonly [Partial<AttentionBackend
     },
     /added to the initial values: out: largest error/,
   ],
-  "merges what is there twice": [
+  "merges the initial state twice": [
     {
       attend(ctx, call, state, kv) {
         const { kernels } = ctx.device;
@@ -38,7 +38,7 @@ const faultyBackends: Readonly<Record<string, readonly [Partial<AttentionBackend
     },
     /added to the initial values: out: largest error/,
   ],
-  "writes gradients where it should add": [
+  "overwrites gradients instead of adding to them": [
     {
       attendBackward(ctx, call, grads, kv) {
         for (const grad of [grads.dq, grads.dk, grads.dv]) ctx.device.kernels.fill(grad, 0);
@@ -47,7 +47,7 @@ const faultyBackends: Readonly<Record<string, readonly [Partial<AttentionBackend
     },
     /added to the initial values: dq: largest error/,
   ],
-  "spoils the caller's keys": [
+  "overwrites the caller's keys": [
     {
       attendBackward(ctx, call, grads, kv) {
         validBackend.attendBackward(ctx, call, grads, kv);
