@@ -1,6 +1,9 @@
 import { readdirSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
+import type { Failure } from "../src/job.ts";
+import type { LaunchPlan } from "../src/launch-plan.ts";
+import { RestartPolicy, type StopRequest } from "../src/restart-policy.ts";
 import { INDEX, mosaicRun, type ProcessOutcome, program, run, testDir } from "./harness.ts";
 
 const env = { TEST_INDEX: INDEX };
@@ -56,5 +59,48 @@ describe("a job with --max-restarts", () => {
     const outcome = await waitingJob.outcome;
     expect(outcome.code).toBe(143);
     expect(outcome.stdout).not.toContain("attempt 1");
+  });
+});
+
+describe("the restart policy", () => {
+  const plan = { maxRestarts: 9, restartBackoffMs: 1000, minUptimeMs: 10_000 } as LaunchPlan;
+  const createFailure = (fields: Partial<Failure>): Failure => ({
+    ...{ attempt: 0, node: "n0", rank: 0, local: 0, pid: 1, afterMs: 1, code: 1, signal: null, exitCode: 1 },
+    ...{ stderrTail: [], ...fields },
+  });
+  const failure = createFailure({});
+  const stop: StopRequest = { reason: "SIGTERM", signal: "SIGTERM", outcome: "cancelled" };
+
+  it("counts only consecutive failures within --min-uptime", () => {
+    const policy = new RestartPolicy(plan);
+    const decide = (attempt: number, uptimeMs: number) =>
+      policy.decide({ attempt, uptimeMs, failure, stop: undefined });
+    expect(decide(0, 9_999)).toEqual({ failure, restartInMs: 1000 });
+    expect(decide(1, 10_000)).toEqual({ failure, restartInMs: 2000 });
+    expect(decide(2, 0)).toEqual({ failure, restartInMs: 4000 });
+    expect(decide(3, 9_999)).toEqual({
+      failure: { ...failure, noRestartReason: expect.stringMatching(/two consecutive failures, each within 10 s/) },
+    });
+  });
+
+  it("limits the delay to 30 s, and the restarts to --max-restarts", () => {
+    const decide = (attempt: number) =>
+      new RestartPolicy(plan).decide({ attempt, uptimeMs: 60_000, failure, stop: undefined });
+    expect([4, 5, 8].map((attempt) => decide(attempt).restartInMs)).toEqual([16_000, 30_000, 30_000]);
+    expect(decide(9)).toEqual({ failure });
+  });
+
+  it("treats ranks that the signal of a stopped job has ended as stopped, and all others as failed", () => {
+    const decide = (failed: Failure | undefined, stopped: StopRequest | undefined) =>
+      new RestartPolicy(plan).decide({ attempt: 0, uptimeMs: 60_000, failure: failed, stop: stopped });
+    const [terminated, killed] = (["SIGTERM", "SIGKILL"] as const).map((signal) =>
+      createFailure({ code: null, signal }),
+    ) as [Failure, Failure];
+    expect(decide(undefined, undefined)).toEqual({});
+    expect(decide(undefined, stop)).toEqual({ stop });
+    expect(decide(terminated, stop)).toEqual({ stop });
+    expect(decide(killed, stop)).toEqual({ failure: killed });
+    expect(decide(failure, stop)).toEqual({ failure });
+    expect(decide(terminated, undefined)).toEqual({ failure: terminated, restartInMs: 1000 });
   });
 });

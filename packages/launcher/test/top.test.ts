@@ -69,6 +69,35 @@ describe("two samples", () => {
     expect(ranks[2]).toMatchObject({ activity: "exited", steps: null, waitingShare: null });
   });
 
+  it("have null for values that are not available yet", () => {
+    const member = { host: 0, pid: 100 };
+    const world = {
+      number: 0,
+      name: "job/local",
+      attempt: 0,
+      size: 3,
+      hosts: ["n0"],
+      members: [member, member, member],
+    };
+    const marked = { steps: 1n, step: 0n, sinceStep: seconds(2), reserved: 5n, peak: 6n, resident: 7n };
+    const sample = indexByRank([createPosition(0, { resident: 7n }), createPosition(1, marked)]);
+    const { ranks, slowestRank } = compareSamples(world, undefined, sample);
+    expect(slowestRank).toBeNull();
+    const unknownRates = { waitingShare: null, sentBytesPerSecond: null, receivedBytesPerSecond: null };
+    const unknownSteps = { stepMs: null, sinceStepMs: null, deviceBytes: null, devicePeakBytes: null };
+    expect(ranks[0]).toMatchObject({ steps: 0, residentBytes: 7, ...unknownSteps, ...unknownRates });
+    // The duration of a step is known from the second mark on.
+    const memory = { deviceBytes: 5, devicePeakBytes: 6, residentBytes: 7 };
+    expect(ranks[1]).toMatchObject({ steps: 1, stepMs: null, sinceStepMs: 2000, ...memory, ...unknownRates });
+    // The agent reported no position of rank 2.
+    const unknown = { activity: "unknown", steps: null, residentBytes: null };
+    expect(ranks[2]).toMatchObject({ ...unknown, ...unknownSteps, ...unknownRates });
+    // In an interval that contains the first mark, the mean step time is not known.
+    const next = { ...marked, time: seconds(1), steps: 2n, step: seconds(0.25) };
+    const after = compareSamples(world, sample, indexByRank([createPosition(0, next)]));
+    expect(after.ranks[0]?.stepMs).toBe(250);
+  });
+
   it("yield no slowest rank if all ranks wait equally or only one has a share", () => {
     const findSlowest = (...shares: (number | null)[]): number | null =>
       findSlowestRank(shares.map((waitingShare, rank) => ({ rank, waitingShare })));
