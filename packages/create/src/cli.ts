@@ -55,9 +55,12 @@ function main(): number {
       return status ?? 1;
     }
   }
-  process.stdout.write(
-    `\n${path}: ${templates[values.template]}\n\n  cd ${directory} && ${packageManagerName} start\n`,
-  );
+  const steps = [
+    `cd ${directory}`,
+    ...(values["no-install"] ? [`${packageManagerName} install`] : []),
+    `${packageManagerName} start`,
+  ];
+  process.stdout.write(`\n${path}: ${templates[values.template]}\n\n  ${steps.join(" && ")}\n`);
   return 0;
 }
 

@@ -108,6 +108,12 @@ test("the command creates a project, and installs it with the package manager th
   expect(existsSync(join(path, "plan.ts"))).toBe(true);
 });
 
+test("without installing, the command prints how to install", () => {
+  const path = join(temporary(), "project");
+  const env = { npm_config_user_agent: "yarn/1.22.0 npm/? node/v20.19.0" };
+  expect(create([path, "--no-install"], env).stdout).toContain(`cd ${path} && yarn install && yarn start\n`);
+});
+
 test("a failed installation keeps the project and prints the commands that repeat it", () => {
   const directory = temporary();
   const [bin, path] = [join(directory, "bin"), join(directory, "project")];
