@@ -1,6 +1,6 @@
 import { spawnSync } from "node:child_process";
 import { randomUUID } from "node:crypto";
-import { readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { fromArray, type HostTensor, Linear, ones, type Tensor } from "@mosaic/core";
@@ -280,11 +280,25 @@ describe("writeSafetensors", () => {
     expect(Array.from((await readSafetensors(path)).tensors.get("x")!.values)).toEqual([2]);
   });
 
+  test("a file that the system cannot write is a FileError with its path, and leaves no temporary file", async () => {
+    const home = directory();
+    const folder = join(home, "folder");
+    mkdirSync(folder);
+    await expect(writeSafetensors(folder, new Map([["x", host([1])]]))).rejects.toThrow(FileError);
+    await expect(writeSafetensors(folder, new Map([["x", host([1])]]))).rejects.toThrow(
+      /^[^:]*folder: expected a file that can be written, received EISDIR: .*; free space/,
+    );
+    expect(readdirSync(home)).toEqual(["folder"]);
+  });
+
   test("keeps the existing file if it fails", async () => {
     const home = directory();
     const path = join(home, "x");
     await writeSafetensors(path, new Map([["x", host([1])]]));
-    await expect(writeSafetensors(join(home, "missing", "x"), new Map())).rejects.toThrow(/ENOENT/);
+    const missing = join(home, "missing", "x");
+    await expect(writeSafetensors(missing, new Map())).rejects.toThrow(
+      `${missing}: expected a file that can be written, received ENOENT`,
+    );
     await onOneRank(async (ctx) => {
       using table = fromArray(ctx, [1], [1, 1]);
       using index = fromArray(ctx, [3], [1]);

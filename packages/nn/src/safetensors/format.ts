@@ -46,7 +46,7 @@ export interface Header {
   readonly metadata: ReadonlyMap<string, string>;
 }
 
-/** A file is missing, damaged, or has unexpected contents. Nothing was changed. */
+/** A file is missing, damaged, has unexpected contents, or cannot be written. Nothing was changed. */
 export class FileError extends MosaicError {}
 
 /** Parses a header. Checks its entries against each other and against the number of data bytes in the file. */

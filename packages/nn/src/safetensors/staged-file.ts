@@ -5,6 +5,7 @@ import { randomUUID } from "node:crypto";
 import { type FileHandle, open, readdir, rename, rm } from "node:fs/promises";
 import { hostname } from "node:os";
 import { basename, dirname, join } from "node:path";
+import { FileError } from "./format.ts";
 
 /** Temporary files that this process is writing. */
 const ownTemporaryPaths = new Set<string>();
@@ -24,6 +25,8 @@ export interface StagedFile {
 /**
  * Writes a file under a temporary name and flushes it to disk. `write` receives a function that appends bytes.
  * Temporary files of the same file that killed processes of this host left are removed.
+ *
+ * @throws FileError if the system cannot write the file, also from `publish`; an error of `write`.
  */
 export async function stageFile(
   path: string,
@@ -46,17 +49,30 @@ export async function stageFile(
     }
   } catch (error) {
     await discard();
-    throw error;
+    throw toWriteError(path, error);
   }
   const publish = async (): Promise<void> => {
     try {
       await rename(temporaryPath, path);
-    } finally {
+    } catch (error) {
       await discard();
+      throw toWriteError(path, error);
     }
+    ownTemporaryPaths.delete(temporaryPath);
     await syncDirectory(dirname(path));
   };
   return { path: temporaryPath, publish, discard };
+}
+
+/** Returns a FileError that names the path, which the system's errors of a full disk omit. Returns other errors as they are. */
+function toWriteError(path: string, error: unknown): unknown {
+  const { syscall, message } = error as NodeJS.ErrnoException;
+  if (syscall === undefined) return error;
+  const remedy = "free space, correct the path or its permissions; an existing file was not changed";
+  return new FileError(
+    { where: path, expected: "a file that can be written", received: message, remedy },
+    { cause: error },
+  );
 }
 
 /** Removes the temporary files that killed processes of this host left. */

@@ -49,8 +49,7 @@ interface TensorData {
  * metadata.get("note"); // => "a layer"
  * layer.loadStateDict(tensors);
  * ```
- * @throws OptionError for metadata that are not strings, which readers reject; the system's error if the file cannot be
- * written.
+ * @throws OptionError for metadata that are not strings, which readers reject; FileError if the file cannot be written.
  */
 export async function writeSafetensors(
   path: string,
