@@ -66,7 +66,7 @@ describe("the restart policy", () => {
   const plan = { maxRestarts: 9, restartBackoffMs: 1000, minUptimeMs: 10_000 } as LaunchPlan;
   const createFailure = (fields: Partial<Failure>): Failure => ({
     ...{ attempt: 0, node: "n0", rank: 0, local: 0, pid: 1, afterMs: 1, code: 1, signal: null, exitCode: 1 },
-    ...{ stderrTail: [], ...fields },
+    ...{ stderrTail: [], log: "/logs/0/stderr.log", stopped: [], secondary: [], ...fields },
   });
   const failure = createFailure({});
   const stop: StopRequest = { reason: "SIGTERM", signal: "SIGTERM", outcome: "cancelled" };
