@@ -44,6 +44,21 @@ test.concurrent("a failed device releases all driver resources when it is dispos
   expect(stderr).toBe(`emulated GPU: fill: injected failure\n${noLeaksText}`);
 });
 
+test.concurrent("pinned memory of a read that failed is not reused before its copy is done", async () => {
+  const { stdout } = await run({
+    env: { ...env, MOSAIC_EMULATED_FAILING_PINNED: "2" },
+    code: `const device = cuda();
+      const [x, y] = [device.empty([1024], "float32"), device.empty([1024], "float32")];
+      const large = device.empty([2 ** 20], "float32");
+      device.kernels.fill(x, 1);
+      for (let i = 0; i < 5; i++) device.kernels.fill(large, 0); // the copies of the read and the write are pending
+      const message = await x.read().catch((error) => error.message);
+      device.write(y, new Float32Array(1024).fill(7));
+      console.log(message + "; " + (await y.read())[1023]);`,
+  });
+  expect(stdout).toMatch(/pinning 4096 bytes of host memory: out of memory.*; 7\n$/);
+});
+
 test.concurrent("a fence may outlive its device", async () => {
   const { stderr } = await run({
     env,

@@ -77,6 +77,18 @@ void download(Device& device, const View& x, const std::shared_ptr<void>& host, 
   check(driver().memcpyDtoHAsync(host.get(), staging.address(), bytes, device.stream()), "read");
 }
 
+/// Runs `body`. If it throws, keeps `host` until the copies are done that are enqueued already, because the memory is
+/// reused once it has no owner.
+template <class Body>
+void retainIfFailed(Device& device, const std::shared_ptr<void>& host, Body body) {
+  try {
+    body();
+  } catch (...) {
+    device.retainUntilComplete(host);
+    throw;
+  }
+}
+
 // write(Float32Array): arguments = device, view. Values are copied before it returns. Returns 1 if the device failed,
 // else 0.
 napi_value write(napi_env env, napi_callback_info info) {
@@ -89,7 +101,7 @@ napi_value write(napi_env env, napi_callback_info info) {
     const View out = ArgumentReader(addon.arguments + 1).view();
     const std::shared_ptr<void> host = device.pinnedCache().acquire(values.bytes());
     std::memcpy(host.get(), values.data, values.bytes());
-    upload(device, out, host, values.bytes());
+    retainIfFailed(device, host, [&] { upload(device, out, host, values.bytes()); });
     device.retainUntilComplete(host);
     return nullptr;
   });
@@ -117,7 +129,7 @@ napi_value read(napi_env env, napi_callback_info info) {
       }
       completions->complete(completion, failure);
     };
-    device.onComplete(copyOut);
+    retainIfFailed(device, host, [&] { device.onComplete(copyOut); });
     addon.completions->expect();
     return nullptr;
   });

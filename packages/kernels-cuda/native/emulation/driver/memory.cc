@@ -1,5 +1,6 @@
 // Entry points of the emulated driver for memory: pools, pinned memory, copies.
 #include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <map>
@@ -176,6 +177,8 @@ CUresult cuMemGetInfo_v2(size_t* free, size_t* total) {
 
 CUresult cuMemAllocHost_v2(void** memory, size_t bytes) {
   if (const CUresult code = checkReady()) return code;
+  static std::atomic<long> pinnedAllocations{0};
+  if (++pinnedAllocations == failingPinnedAllocation()) return CUDA_ERROR_OUT_OF_MEMORY;
   *memory = std::malloc(std::max<size_t>(bytes, 1));
   return *memory ? (liveResources().pinned++, CUDA_SUCCESS) : CUDA_ERROR_OUT_OF_MEMORY;
 }

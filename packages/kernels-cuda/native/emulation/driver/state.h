@@ -40,6 +40,8 @@ inline long failingLaunchNumber() { return setting("MOSAIC_EMULATED_FAILING_LAUN
 inline long rejectedLaunch() { return setting("MOSAIC_EMULATED_REFUSED_LAUNCH", 0); }
 /// Number, from 1, of the launch that never ends; 0: none.
 inline long endlessLaunchNumber() { return setting("MOSAIC_EMULATED_ENDLESS_LAUNCH", 0); }
+/// Number, from 1, of the allocation of pinned memory that fails; 0: none.
+inline long failingPinnedAllocation() { return setting("MOSAIC_EMULATED_FAILING_PINNED", 0); }
 /// Whether to report unreleased resources on stderr when the last context is released.
 inline bool reportsLeaks() { return setting("MOSAIC_EMULATED_LEAKS", 0) != 0; }
 
