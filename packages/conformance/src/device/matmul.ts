@@ -1,5 +1,5 @@
 import type { Device, DType, Shape, Tensor } from "@mosaic/core";
-import type { Case } from "../check.ts";
+import { type Case, checkEqual } from "../check.ts";
 import { epsilon, normals } from "../oracle/numbers.ts";
 import {
   checkRounded,
@@ -48,6 +48,14 @@ export function matmulCases(make: MakeDevice): Case[] {
       run: () => withDevice(make, (device) => checkLinear(device, epilogue, dtype)),
     })),
     { name: `batched matmul, ${dtype}`, run: () => withDevice(make, (device) => checkBatch(device, dtype)) },
+    ...(dtype === "float32"
+      ? []
+      : [
+          {
+            name: `linear: a float32 bias is not rounded before the sum, ${dtype}`,
+            run: () => withDevice(make, (device) => checkFloat32Bias(device, dtype)),
+          },
+        ]),
   ]);
 }
 
@@ -101,6 +109,17 @@ async function checkLinear(device: Device, epilogue: EpilogueCase, dtype: DType)
     const expected = sums.map((value, i) => (hasGate ? activate(gateValues[i]!) * value : activate(value)));
     checkRounded(await out.read(), expected, { ...outTolerance, description });
   }
+}
+
+/** The bias is between two numbers of the dtype. With the product, the sum is the larger one. */
+async function checkFloat32Bias(device: Device, dtype: DType): Promise<void> {
+  const halfStep = dtype === "bfloat16" ? 2 ** -8 : 2 ** -11;
+  using x = tensorFrom(device, [halfStep], { shape: [1, 1], dtype });
+  using y = tensorFrom(device, [1], { shape: [1, 1], dtype });
+  using bias = tensorFrom(device, [1 + halfStep], { shape: [1] });
+  using out = allocate(device, [1, 1], { dtype });
+  device.kernels.linear(out, x, y, { bias, activation: null, gate: null, preActivation: null });
+  checkEqual(await out.read(), [1 + 2 * halfStep], "the sum of a product and a float32 bias");
 }
 
 async function checkMatmul(device: Device, { m, n, k, dtype }: MatmulCase): Promise<void> {

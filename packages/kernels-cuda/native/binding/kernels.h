@@ -8,7 +8,8 @@ namespace mosaic::cuda {
 
 /// Computes the product with cuBLASLt if it is installed and supports the strides, else with the fallback kernel.
 void matmulOp(Device& device, const MatmulArguments& args);
-/// out ← a · b + bias, added before sums are rounded. Returns false if cuBLASLt does not support this.
+/// out ← a · b + bias, added before sums are rounded. Returns false if cuBLASLt does not support this and the caller
+/// can add the product to a copy of the bias.
 bool matmulWithBias(Device& device, const MatmulArguments& args, const View& bias);
 
 void copyOp(Device& device, const CopyArguments& args);

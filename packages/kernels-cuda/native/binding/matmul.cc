@@ -159,15 +159,24 @@ MatmulParameters makeMatmulParameters(const MatmulArguments& args) {
 
 int64_t countOutputs(const MatmulParameters& p) { return p.m * p.n * p.batch.extent.count; }
 
-/// out += a · b for 16-bit tensors. cuBLASLt rounds the product before it adds, so the product is stored in float32 and
-/// added by a separate kernel. Returns false if there is not enough memory for that.
-bool launchProductAndAdd(Device& device, const MatmulArguments& args, int64_t outputs) {
+/// The kernels that may compute a product: cuBLASLt only, or else the fallback kernel.
+enum class ProductKernel { BlasOnly, Any };
+
+/// out ← a · b + addend for a 16-bit out. cuBLASLt rounds the product before it adds, so the product is stored in
+/// float32 and added by a separate kernel. Returns false if there is not enough memory for that, or no such kernel.
+bool launchProductAndAdd(Device& device, const MatmulArguments& args, const View& addend, int64_t outputs,
+                         ProductKernel kernel) {
   const size_t bytes = static_cast<size_t>(outputs) * sizeof(float);
   const CUdeviceptr memory = device.memory().allocate(bytes);
   if (memory == 0) return false;
   const View product = makeDenseView(memory, args.out);
-  const bool isStarted = launchBlas(device, makeMatmulParameters({product, args.a, args.b, false}), nullptr);
-  if (isStarted) binaryOp(device, {BinaryOp::Add, args.out, args.out, product});
+  const MatmulParameters p = makeMatmulParameters({product, args.a, args.b, false});
+  bool isStarted = launchBlas(device, p, nullptr);
+  if (!isStarted && kernel == ProductKernel::Any) {
+    launchKernel(device, p);
+    isStarted = true;
+  }
+  if (isStarted) binaryOp(device, {BinaryOp::Add, args.out, addend, product});
   device.memory().free(memory, bytes);
   return isStarted;
 }
@@ -179,13 +188,19 @@ void matmulOp(Device& device, const MatmulArguments& args) {
   const int64_t outputs = countOutputs(p);
   if (outputs == 0) return;
   const bool isRoundedTwice = args.accumulate && args.out.dtype != DType::Float32;
-  const bool isStarted = isRoundedTwice ? launchProductAndAdd(device, args, outputs) : launchBlas(device, p, nullptr);
+  const bool isStarted = isRoundedTwice
+                             ? launchProductAndAdd(device, args, args.out, outputs, ProductKernel::BlasOnly)
+                             : launchBlas(device, p, nullptr);
   if (!isStarted) launchKernel(device, p);
 }
 
 bool matmulWithBias(Device& device, const MatmulArguments& args, const View& bias) {
   const MatmulParameters p = makeMatmulParameters(args);
-  return countOutputs(p) == 0 || launchBlas(device, p, &bias);
+  const int64_t outputs = countOutputs(p);
+  if (outputs == 0 || launchBlas(device, p, &bias)) return true;
+  // The caller copies the bias to out, which would round it.
+  const bool isBiasRounded = args.out.dtype != DType::Float32 && bias.dtype != args.out.dtype;
+  return isBiasRounded && launchProductAndAdd(device, args, bias, outputs, ProductKernel::Any);
 }
 
 }  // namespace mosaic::cuda
