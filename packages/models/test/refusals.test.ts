@@ -131,7 +131,8 @@ describe("loadModel, before it sends any message", () => {
     expect(await getLoadError(keepFolder, { files: { "tokenizer.json": tokenizer } })).toMatch(
       /FOLDER\/tokenizer.json: expected at most 64 tokens, the vocab_size of config.json, received 70; use the tokenizer of this model/,
     );
-    expect(await getLoadError(keepFolder, { files: { "tokenizer.json": { model: { type: "Other" } } } })).toMatch(
+    const unknownPart = { ...tokenizer, pre_tokenizer: { type: "Other" } };
+    expect(await getLoadError(keepFolder, { files: { "tokenizer.json": unknownPart } })).toMatch(
       /FOLDER\/tokenizer.json: expected a tokenizer that @huggingface\/tokenizers supports, received/,
     );
   });

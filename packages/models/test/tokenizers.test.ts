@@ -112,3 +112,69 @@ describe("a tokenizer with byte fallback", () => {
     expect(stream.flush()).toBe("\uFFFD");
   });
 });
+
+describe("a tokenizer.json", () => {
+  const none = { normalizer: null, pre_tokenizer: { type: "WhitespaceSplit" }, post_processor: null, decoder: null };
+  const create = (fields: Readonly<Record<string, unknown>>, config: Readonly<Record<string, unknown>> = {}) => {
+    const model = { type: "WordLevel", vocab: { "<unk>": 0, a: 1, b: 2 }, unk_token: "<unk>" };
+    return new Tokenizer("tokenizer.json", { tokenizer: { model, added_tokens: [], ...none, ...fields }, config });
+  };
+  const added = { id: 3, content: "<x>", single_word: false, lstrip: false, rstrip: false, normalized: false };
+
+  test("has the unknown token of words that are not in the vocabulary", () => {
+    expect(create({}).encode("a c  b")).toEqual([1, 0, 2]);
+    expect(create({}, { unk_token: "b" }).encode("a c")).toEqual([1, 0]);
+  });
+
+  // The results of Python's tokenizers 0.23.2.
+  test.each([{ type: "Whitespace" }, { type: "Sequence", pretokenizers: [{ type: "Whitespace" }] }])(
+    "is split at whitespace into words of Unicode: %o",
+    (pre_tokenizer) => {
+      const vocab = { "<unk>": 0, Größe: 1, "😀!": 2, 日本語: 3, "e\u0301_1": 4 };
+      const tokenizer = create({ pre_tokenizer, model: { type: "WordLevel", vocab, unk_token: "<unk>" } });
+      expect(tokenizer.encode("Größe😀!\u0085日本語  e\u0301_1\uFEFF²")).toEqual([1, 2, 3, 4, 0]);
+    },
+  );
+
+  test("without an unknown token rejects a text with another word", () => {
+    const tokenizer = create({ model: { type: "WordLevel", vocab: { a: 1 } } });
+    expect(tokenizer.encode("a")).toEqual([1]);
+    expect(() => tokenizer.encode("a c")).toThrow(
+      /Tokenizer.encode: expected a text of tokens of the vocabulary, .*, received "c"; .*add an unk_token to tokenizer.json/,
+    );
+  });
+
+  test("is not changed by settings of other tokenizers in tokenizer_config.json, as in Python's tokenizers", () => {
+    const config = { remove_space: true, do_lowercase_and_remove_accent: true };
+    const model = { type: "BPE", vocab: { A: 0, " ": 1 }, merges: [] };
+    expect(create({ model, pre_tokenizer: null }, config).encode("A  A ")).toEqual([0, 1, 1, 0, 1]);
+  });
+
+  test.each([
+    [{ model: null }, /tokenizer.json: model: expected an object, received null/],
+    [{ model: { type: "BPE" } }, /model.vocab: expected an object or an array, received undefined; download/],
+    [
+      { model: { type: "BPE", vocab: { a: 1e9 }, merges: [] } },
+      /model.vocab: "a": expected an integer from 0 to 16777215, received 1000000000/,
+    ],
+    [{ model: { type: "BPE", vocab: { a: 0 }, merges: [["a"]] } }, /model.merges\[0\]: expected a pair of tokens/],
+    [{ model: { type: "Unigram", vocab: [["a", 0], ["b"]] } }, /model.vocab\[1\]: expected a token and its score/],
+    [{ added_tokens: null }, /added_tokens: expected an array, received null/],
+    [{ added_tokens: [null] }, /added_tokens\[0\]: expected an object, received null/],
+    [{ added_tokens: [{ ...added, id: -1 }] }, /added_tokens\[0\].id: expected an integer from 0 to .*, received -1/],
+    [{ added_tokens: [{ ...added, content: "" }] }, /added_tokens\[0\].content: expected a string that is not empty/],
+    [
+      { added_tokens: [added, { ...added, single_word: true }] },
+      /added_tokens\[1\].single_word: expected false, received true; .*such as "<x>", are not supported/,
+    ],
+  ])("with invalid parts is a FileError: %o", (fields, message) => {
+    expect(() => create(fields)).toThrow(message);
+  });
+
+  test("with a part that is used only by encode is a FileError of encode", () => {
+    const tokenizer = create({ post_processor: { type: "TemplateProcessing", single: 5, pair: [] } });
+    expect(() => tokenizer.encode("a")).toThrow(
+      /tokenizer.json: expected a tokenizer that @huggingface\/tokenizers supports, received/,
+    );
+  });
+});

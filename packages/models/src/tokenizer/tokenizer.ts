@@ -12,6 +12,7 @@ import {
 import { FileError } from "@mosaic/nn";
 import { isJsonObject, type Json } from "../config/fields.ts";
 import { ByteFallback } from "./byte-fallback.ts";
+import { checkTokenizer } from "./check-tokenizer.ts";
 
 /** A message of a conversation, the input of chat templates. Templates may read further fields. */
 export interface ChatMessage {
@@ -88,12 +89,13 @@ export class Tokenizer {
     this.#path = path;
     this.#templateText = files.chatTemplate ?? selectDefaultTemplate(files.config.chat_template);
     this.#specialTokens = readSpecialTokens(files.config);
-    this.#huggingFaceTokenizer = rethrowAsFileError(
-      this.#path,
-      "a tokenizer that @huggingface/tokenizers supports",
-      () => new HuggingFaceTokenizer(files.tokenizer, files.config),
-    );
-    this.#byteFallback = ByteFallback.create(files, (token) => this.#huggingFaceTokenizer.token_to_id(token));
+    checkTokenizer(path, files.tokenizer);
+    const settings = createSettings(files);
+    [this.#huggingFaceTokenizer, this.#byteFallback] = this.#run(() => {
+      const json = { ...files.tokenizer, pre_tokenizer: toUnicodeWords(files.tokenizer.pre_tokenizer) };
+      const tokenizer = new HuggingFaceTokenizer(json, settings);
+      return [tokenizer, ByteFallback.create(files, (token) => tokenizer.token_to_id(token))] as const;
+    });
   }
 
   /** Whether the folder has a chat template, which `applyChatTemplate` requires. */
@@ -122,7 +124,16 @@ export class Tokenizer {
   encode(text: string, options?: EncodeOptions): number[] {
     expectValue("Tokenizer.encode", typeof text === "string", "a string", text);
     const { addSpecialTokens } = encodeOptions.parse(options, "Tokenizer.encode");
-    return this.#huggingFaceTokenizer.encode(text, { add_special_tokens: addSpecialTokens }).ids;
+    const encoding = this.#run(() => this.#huggingFaceTokenizer.encode(text, { add_special_tokens: addSpecialTokens }));
+    const { ids, tokens } = encoding as { readonly ids: number[]; readonly tokens: readonly string[] };
+    const unknownIndex = ids.findIndex((id) => !Number.isSafeInteger(id));
+    if (unknownIndex < 0) return ids;
+    throw new OptionError({
+      where: "Tokenizer.encode",
+      expected: "a text of tokens of the vocabulary, because the tokenizer has no unknown token",
+      received: formatValue(tokens[unknownIndex]),
+      remedy: `remove it from the text, or add an unk_token to ${this.#path}`,
+    });
   }
 
   /**
@@ -138,7 +149,7 @@ export class Tokenizer {
     // As in transformers 5: removing spaces before punctuation would corrupt text that these tokenizers restore
     // exactly.
     const settings = { skip_special_tokens: skipSpecialTokens, clean_up_tokenization_spaces: false };
-    return this.#huggingFaceTokenizer.decode([...decodableIds], settings);
+    return this.#run(() => this.#huggingFaceTokenizer.decode([...decodableIds], settings));
   }
 
   /**
@@ -168,6 +179,11 @@ export class Tokenizer {
     }
   }
 
+  /** Calls @huggingface/tokenizers, which checks most of tokenizer.json only when it is used. */
+  #run<T>(body: () => T): T {
+    return rethrowAsFileError(this.#path, "a tokenizer that @huggingface/tokenizers supports", body);
+  }
+
   #parseTemplate(): Template {
     const text = this.#templateText;
     if (typeof text === "string")
@@ -179,6 +195,32 @@ export class Tokenizer {
       remedy: "pass a prompt instead of messages: the model has no valid chat template",
     });
   }
+}
+
+/**
+ * Returns the settings that @huggingface/tokenizers reads from tokenizer_config.json, with the values of Python's
+ * tokenizers: the unknown token is that of tokenizer.json, and texts are only changed by its normalizer.
+ */
+function createSettings({ tokenizer, config }: TokenizerFiles): Json {
+  const unknownToken = isJsonObject(tokenizer.model) ? (tokenizer.model.unk_token ?? undefined) : undefined;
+  return { ...config, unk_token: unknownToken, remove_space: false, do_lowercase_and_remove_accent: false };
+}
+
+/** A character of a word in Unicode, as in the regular expressions of Python's tokenizers. */
+const WORD_CHARACTERS = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
+const WORDS_PATTERN = `[${WORD_CHARACTERS}]+|[^${WORD_CHARACTERS}\\p{White_Space}]+`;
+
+/**
+ * Returns a pre-tokenizer that splits texts into words of Unicode. That of type "Whitespace" in @huggingface/tokenizers
+ * matches only ASCII words.
+ */
+function toUnicodeWords(preTokenizer: unknown): unknown {
+  if (!isJsonObject(preTokenizer)) return preTokenizer;
+  const { type, pretokenizers } = preTokenizer;
+  if (type === "Whitespace")
+    return { type: "Split", pattern: { Regex: WORDS_PATTERN }, behavior: "Removed", invert: true };
+  if (type !== "Sequence" || !Array.isArray(pretokenizers)) return preTokenizer;
+  return { ...preTokenizer, pretokenizers: pretokenizers.map(toUnicodeWords) };
 }
 
 /** Reads bos_token, eos_token, …, with the names that templates use. */
