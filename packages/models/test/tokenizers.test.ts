@@ -136,6 +136,39 @@ describe("a tokenizer.json", () => {
     },
   );
 
+  // The results of Python's tokenizers 0.23.2.
+  const rest = "countdown! a\u0085b";
+  const letters = { Regex: "[a-z]+" };
+  test.each([
+    [{ type: "Split", pattern: { String: "-" }, behavior: "MergedWithPrevious" }, ["the-", "final-", "-", rest]],
+    [{ type: "Split", pattern: { String: "-" }, behavior: "MergedWithNext" }, ["the", "-final", "-", `-${rest}`]],
+    [{ type: "Split", pattern: { String: "-" }, behavior: "Contiguous" }, ["the", "-", "final", "--", rest]],
+    [{ type: "Split", pattern: { String: "-" }, behavior: "Removed" }, ["the", "final", rest]],
+    [
+      { type: "Split", pattern: letters, behavior: "Isolated", invert: true },
+      ["the", "-", "final", "--", "countdown", "! ", "a", "\u0085", "b"],
+    ],
+    [{ type: "Split", pattern: letters, behavior: "Removed", invert: true }, ["the", "final", "countdown", "a", "b"]],
+    [
+      { type: "Split", pattern: { Regex: "[a-z]" }, behavior: "Contiguous", invert: true },
+      ["the", "-", "final", "--", "countdown", "! ", "a", "\u0085", "b"],
+    ],
+    [{ type: "Punctuation" }, ["the", "-", "final", "-", "-", "countdown", "!", " a\u0085b"]],
+    [{ type: "Punctuation", behavior: "Contiguous" }, ["the", "-", "final", "--", "countdown", "!", " a\u0085b"]],
+    [{ type: "Punctuation", behavior: "Removed" }, ["the", "final", "countdown", " a\u0085b"]],
+    [{ type: "Punctuation", behavior: "MergedWithNext" }, ["the", "-final", "-", "-countdown", "! a\u0085b"]],
+    [{ type: "WhitespaceSplit" }, ["the-final--countdown!", "a", "b"]],
+  ])("is split like in Python's tokenizers: %o", (pre_tokenizer, pieces) => {
+    const vocab = Object.fromEntries(["<unk>", ...new Set(pieces)].map((piece, id) => [piece, id]));
+    const tokenizer = create({ pre_tokenizer, model: { type: "WordLevel", vocab, unk_token: "<unk>" } });
+    expect(tokenizer.encode(`the-final--${rest}`)).toEqual(pieces.map((piece) => vocab[piece]));
+  });
+
+  test("with a Split that is not supported is a FileError", () => {
+    const pre_tokenizer = { type: "Split", pattern: letters, behavior: "MergedWithNext", invert: true };
+    expect(() => create({ pre_tokenizer })).toThrow(/received Split with behavior "MergedWithNext" and invert: true/);
+  });
+
   test("without an unknown token rejects a text with another word", () => {
     const tokenizer = create({ model: { type: "WordLevel", vocab: { a: 1 } } });
     expect(tokenizer.encode("a")).toEqual([1]);

@@ -13,6 +13,7 @@ import { FileError } from "@mosaic/nn";
 import { isJsonObject, type Json } from "../config/fields.ts";
 import { ByteFallback } from "./byte-fallback.ts";
 import { checkTokenizer } from "./check-tokenizer.ts";
+import { toEquivalentPreTokenizer } from "./pre-tokenizer.ts";
 
 /** A message of a conversation, the input of chat templates. Templates may read further fields. */
 export interface ChatMessage {
@@ -92,7 +93,7 @@ export class Tokenizer {
     checkTokenizer(path, files.tokenizer);
     const settings = createSettings(files);
     [this.#huggingFaceTokenizer, this.#byteFallback] = this.#run(() => {
-      const json = { ...files.tokenizer, pre_tokenizer: toUnicodeWords(files.tokenizer.pre_tokenizer) };
+      const json = { ...files.tokenizer, pre_tokenizer: toEquivalentPreTokenizer(files.tokenizer.pre_tokenizer) };
       const tokenizer = new HuggingFaceTokenizer(json, settings);
       return [tokenizer, ByteFallback.create(files, (token) => tokenizer.token_to_id(token))] as const;
     });
@@ -204,23 +205,6 @@ export class Tokenizer {
 function createSettings({ tokenizer, config }: TokenizerFiles): Json {
   const unknownToken = isJsonObject(tokenizer.model) ? (tokenizer.model.unk_token ?? undefined) : undefined;
   return { ...config, unk_token: unknownToken, remove_space: false, do_lowercase_and_remove_accent: false };
-}
-
-/** A character of a word in Unicode, as in the regular expressions of Python's tokenizers. */
-const WORD_CHARACTERS = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
-const WORDS_PATTERN = `[${WORD_CHARACTERS}]+|[^${WORD_CHARACTERS}\\p{White_Space}]+`;
-
-/**
- * Returns a pre-tokenizer that splits texts into words of Unicode. That of type "Whitespace" in @huggingface/tokenizers
- * matches only ASCII words.
- */
-function toUnicodeWords(preTokenizer: unknown): unknown {
-  if (!isJsonObject(preTokenizer)) return preTokenizer;
-  const { type, pretokenizers } = preTokenizer;
-  if (type === "Whitespace")
-    return { type: "Split", pattern: { Regex: WORDS_PATTERN }, behavior: "Removed", invert: true };
-  if (type !== "Sequence" || !Array.isArray(pretokenizers)) return preTokenizer;
-  return { ...preTokenizer, pretokenizers: pretokenizers.map(toUnicodeWords) };
 }
 
 /** Reads bos_token, eos_token, …, with the names that templates use. */
