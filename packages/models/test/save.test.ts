@@ -1,9 +1,9 @@
-import { readdir, readFile } from "node:fs/promises";
+import { readdir, readFile, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import { readSafetensors } from "@mosaic/nn";
 import { describe, expect, test } from "vitest";
 import { editJson } from "../src/config/json-text.ts";
-import { loadModel } from "../src/index.ts";
+import { type CausalLM, createModel, loadModel } from "../src/index.ts";
 import { arrangements, loadOptions, onRanks, oneRank } from "./reference/arrangements.ts";
 import { models, resolvePath } from "./reference/references.ts";
 import { generateWeights, writeFolder } from "./reference/weights.ts";
@@ -63,6 +63,40 @@ test("loadModel reads the shards, index and tokenizer that two ranks saved", asy
     using reloadedModel = await loadModel(ctx, savedFolder);
     expect(await reloadedModel.decoder.layers.at(1)!.attention.qkvProjection.weight.read()).toEqual(logitsBefore[0]);
     expect(reloadedModel.tokenizer!.decode(reloadedModel.tokenizer!.encode("merge"))).toBe("merge");
+  });
+});
+
+test("a save in several files replaces an earlier one in a single file, and vice versa", async () => {
+  const sizes = {
+    vocab_size: 20,
+    hidden_size: 16,
+    intermediate_size: 16,
+    num_hidden_layers: 1,
+    num_attention_heads: 2,
+  };
+  await using folder = await writeFolder(models.llama2!);
+  const savedFolder = join(folder.path, "saved");
+  await onRanks(oneRank, async (ctx) => {
+    const readEmbedding = async (model: CausalLM) => Array.from(await model.decoder.embedding.weight.read());
+    for (const maxShardBytes of [1_000_000, 1000, 1_000_000]) {
+      using created = createModel(ctx, { model_type: "llama", ...sizes });
+      await created.save(savedFolder, { maxShardBytes });
+      const fileNames = await readdir(savedFolder);
+      expect(fileNames.includes("model.safetensors")).toBe(maxShardBytes !== 1000);
+      expect(fileNames.includes("model.safetensors.index.json")).toBe(maxShardBytes === 1000);
+      using loaded = await loadModel(ctx, savedFolder);
+      expect(await readEmbedding(loaded)).toEqual(await readEmbedding(created));
+    }
+  });
+});
+
+test("a single file has precedence over an index, as in transformers", async () => {
+  await using folder = await writeFolder(models.llama2!, { shards: 1 });
+  const index = { metadata: {}, weight_map: { "model.norm.weight": "model-00001-of-00001.safetensors" } };
+  await writeFile(join(folder.path, "model.safetensors.index.json"), JSON.stringify(index));
+  await onRanks(oneRank, async (ctx) => {
+    using loaded = await loadModel(ctx, folder.path);
+    expect(loaded.config.modelType).toBe("llama");
   });
 });
 

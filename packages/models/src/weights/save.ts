@@ -141,6 +141,8 @@ async function writeWeights(folder: string, weights: readonly SavedTensor[], max
     index,
     `${JSON.stringify({ metadata: { total_size: totalBytes }, weight_map: weightMap }, null, 2)}\n`,
   );
+  // A single file of an earlier save has precedence over the index.
+  await rm(join(folder, SINGLE_FILE_NAME), { force: true });
 }
 
 const countBytes = ({ shape, dtype }: Tensor): number => numel(shape) * dtypeBytes[dtype];

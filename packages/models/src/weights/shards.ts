@@ -40,7 +40,9 @@ export async function openShards(folder: string, config: ModelConfig): Promise<O
     await Promise.all(files.map((file) => file.close()));
   };
   try {
-    const fileNames = await readIndex(folder);
+    // As in transformers, the single file has precedence.
+    const hasSingleFile = (await readdir(folder)).includes(SINGLE_FILE_NAME);
+    const fileNames = hasSingleFile ? undefined : await readIndex(folder);
     for (const name of fileNames ? new Set(fileNames.values()) : [SINGLE_FILE_NAME])
       files.push(await openShard(folder, name));
     const fileByTensor = new Map(
