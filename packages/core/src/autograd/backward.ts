@@ -202,9 +202,12 @@ function isPartOfStorage({ storage, size, dtype }: Tensor): boolean {
   return storage.byteLength > 2 * size * dtypeBytes[dtype] + MAX_UNUSED_BYTES;
 }
 
-/** Returns a + b, in place if one of them is its memory's sole owner. Takes ownership of both. */
+/**
+ * Returns a + b in the dtype of a, in place if one of them is its memory's sole owner. The gradient of a 16-bit leaf may
+ * be float32. Takes ownership of both.
+ */
 function addGradients(a: Tensor, b: Tensor): Tensor {
-  const [target, addend] = isSoleOwner(a) || !isSoleOwner(b) ? [a, b] : [b, a];
+  const [target, addend] = isSoleOwner(a) || !isSoleOwner(b) || a.dtype !== b.dtype ? [a, b] : [b, a];
   const out = isSoleOwner(target) ? target : target.device.empty(target.shape, target.dtype);
   out.device.kernels.binary("add", out, target, addend);
   if (out !== target) target.dispose();

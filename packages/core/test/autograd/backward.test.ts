@@ -350,6 +350,21 @@ describe("a leaf's gradient", () => {
     x.grad = null;
   });
 
+  test("keeps its dtype float32 for a 16-bit leaf, even if its memory is shared", async () => {
+    const x = fromArray(device, [1, 2], [2], { dtype: "bfloat16" });
+    x.requiresGrad = true;
+    for (const share of [false, true]) {
+      const gradient = fromArray(device, [2 ** -12, 1], [2]);
+      x.grad = share ? gradient.detach() : gradient;
+      using y = scale(x, 2);
+      y.backward(ones(device, [2], { dtype: "bfloat16" }));
+      expect(x.grad.dtype).toBe("float32");
+      expect(await x.grad.read()).toEqual(Float32Array.of(2 + 2 ** -12, 3));
+      if (share) expect(await gradient.read()).toEqual(Float32Array.of(2 ** -12, 1));
+      x.grad = null;
+    }
+  });
+
   test("does not retain the gradient of a concatenation that it was sliced from", () => {
     const small = ones(device, [1, 4]);
     small.requiresGrad = true;
