@@ -226,6 +226,7 @@ test("schedules return their factors for each step, and reject invalid arguments
     requestedSteps.map((step) => Number(schedule(step).toFixed(4)));
   expect(evaluateSchedule(constant(), 0, 9)).toEqual([1, 1]);
   expect(evaluateSchedule(linearWarmup(2), 0, 1, 2)).toEqual([0.5, 1, 1]);
+  expect(evaluateSchedule(linearWarmup(2.5, linearDecay(2)), 0, 1, 2, 3, 4)).toEqual([0.4, 0.8, 1, 0.75, 0.25]);
   expect(evaluateSchedule(cosine(4, { end: 0.2 }), 0, 1, 2, 4, 9)).toEqual([1, 0.8828, 0.6, 0.2, 0.2]);
   expect(evaluateSchedule(linearDecay(4), 0, 1, 4, 5)).toEqual([1, 0.75, 0, 0]);
   expect(evaluateSchedule(inverseSquareRoot(10), 0, 15, 30)).toEqual([1, 0.6325, 0.5]);

@@ -27,7 +27,8 @@ export function constant(): Schedule {
 export function linearWarmup(steps: number, nextSchedule: Schedule = constant()): Schedule {
   checkArgument("linearWarmup: steps", steps, positiveNumberOption);
   checkFunction("linearWarmup: nextSchedule", nextSchedule);
-  return (step) => (step < steps ? (step + 1) / steps : nextSchedule(step - steps));
+  // The last step of a fractional number of steps is shorter.
+  return (step) => (step < steps ? Math.min(1, (step + 1) / steps) : nextSchedule(step - steps));
 }
 
 export const decayOptions = defineOptions("decay", {
