@@ -5,7 +5,7 @@ import { ShapeError } from "../errors.ts";
 import type { ReduceKind } from "../kernels/kernels.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import { normalizeAxis, type Shape, numel } from "../shape.ts";
+import { formatShape, normalizeAxis, type Shape, numel } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 
 export const reduceOptions = defineOptions("reduce", {
@@ -34,6 +34,9 @@ function reductionShapes(
   const { keepDims } = reduceOptions.parse(options, where);
   const axisList = axes === undefined ? x.shape.map((_, axis) => axis) : [axes].flat();
   const reducedAxes = new Set(axisList.map((axis) => normalizeAxis(axis, x.rank, where)));
+  if (reducedAxes.size < axisList.length) {
+    throw new ShapeError({ where, expected: "distinct axes", received: `${formatShape(axisList)} of ${x.rank} axes` });
+  }
   const keepdimShape = x.shape.map((length, axis) => (reducedAxes.has(axis) ? 1 : length));
   return { keepdimShape, shape: keepDims ? keepdimShape : x.shape.filter((_, axis) => !reducedAxes.has(axis)) };
 }
@@ -72,7 +75,7 @@ const sumOp = defineOp({
  * using rows = sum(x, -1);
  * Array.from(await rows.read()); // => [3, 7]
  * ```
- * @throws ShapeError for an axis out of range.
+ * @throws ShapeError for an axis out of range, and for an axis that occurs twice.
  */
 export function sum(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   return sumOp([x], reductionShapes("sum", x, axes, options));
@@ -100,6 +103,8 @@ const meanOp = defineOp({
 /**
  * Returns the mean over some axes, or all. Accumulates in float32 and rounds once to x's dtype. NaN if there are no
  * elements.
+ *
+ * @throws ShapeError for an axis out of range, and for an axis that occurs twice.
  */
 export function mean(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   return meanOp([x], reductionShapes("mean", x, axes, options));
@@ -171,7 +176,7 @@ function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
  * largest.backward();
  * Array.from(await x.grad!.read()); // => [0.5, 0, 0.5, 0]
  * ```
- * @throws ShapeError for an axis out of range, and if there are no elements.
+ * @throws ShapeError for an axis out of range, for an axis that occurs twice, and if there are no elements.
  */
 export function max(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   const shapes = reductionShapes("max", x, axes, options);

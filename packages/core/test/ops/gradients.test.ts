@@ -269,11 +269,13 @@ test("mean does not overflow in float16, for large values or many elements", asy
   expect(Array.from(await x.grad!.read())).toEqual([0.25, 0.25, 0.25, 0.25]);
 });
 
-test("reductions and norms reject unknown options, and norms reject tensors without axes", () => {
+test("reductions and norms reject unknown options, reductions axes that occur twice, and norms reject tensors without axes", () => {
   const device = new ReferenceDevice();
   using x = fromArray(device, [1, 2], [2]);
   using scalar = fromArray(device, [1], []);
+  using matrix = fromArray(device, [1, 2, 3, 4], [2, 2]);
   for (const reduction of [sum, mean, max]) {
+    expect(() => reduction(matrix, [0, -2])).toThrow(/expected distinct axes, received \[0,-2\] of 2 axes/);
     expect(() => reduction(x, 0, { keepdim: true } as object)).toThrow(
       /expected options among keepDims, received "keepdim"/,
     );
