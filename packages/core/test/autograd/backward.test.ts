@@ -155,6 +155,25 @@ describe("validation in autograd", () => {
     expect(device.memory().allocated).toBe(0);
   });
 
+  test("disposes a gradient that a custom operation returns for an input without requiresGrad", async () => {
+    const multiply = defineOp({
+      name: "multiply",
+      forward: ([x, y]: [Tensor, Tensor]) => ({ output: mul(x, y), saved: { x, y } }),
+      backward: ({ x, y }, dOut) => [mul(dOut, y), mul(dOut, x)],
+    });
+    {
+      using x = createLeaf(2, 3);
+      using y = fromArray(device, [5, 7], [2]);
+      using product = multiply([x, y], undefined);
+      using gradient = ones(device, [2]);
+      product.backward(gradient);
+      expect(await readGrad(x)).toEqual([5, 7]);
+      expect(y.grad).toBeNull();
+      x.grad!.dispose();
+    }
+    expect(device.memory().allocated).toBe(0);
+  });
+
   test("rejects a disposed input", () => {
     const x = createLeaf(1);
     x.dispose();

@@ -111,7 +111,7 @@ describe("an omitted backend", () => {
     },
   );
 
-  test.each(modules)("defaults to local for %s if no sequence is sharded", async (_, createModule) => {
+  test.each(modules)("is accepted by %s if no sequence is sharded", async (_, createModule) => {
     for (const mesh of [{ sp: 1 }, { dp: 2, sp: 1 }]) {
       for (const ctx of await referenceWorld((mesh.dp ?? 1) * mesh.sp, { mesh }))
         expect(() => createModule(ctx)).not.toThrow();
