@@ -62,14 +62,16 @@ test("accumulated gradients must be reduced after the last backward", () =>
   }));
 
 test("a gradient that the program sets and a frozen parameter are accepted", () =>
-  onMesh({ sp: 2 }, (ctx) => {
+  onMesh({ sp: 2 }, async (ctx) => {
     using model = new Linear(ctx, 2, 2);
     using optimizer = new AdamW(model);
+    const weightBefore = await model.weight.read();
     runBackward(model);
     model.weight.grad!.dispose();
     model.weight.grad = ones(ctx, [2, 2]); // as a program that reduces by itself would
     model.bias!.requiresGrad = false;
     optimizer.step();
+    expect(await model.weight.read()).not.toEqual(weightBefore);
   }));
 
 test("allowLocalGradients lets each rank train a model of its own", async () => {
@@ -84,9 +86,11 @@ test("allowLocalGradients lets each rank train a model of its own", async () => 
 });
 
 test("one rank steps without reduceGradients", () =>
-  onMesh({ sp: 1 }, (ctx) => {
+  onMesh({ sp: 1 }, async (ctx) => {
     using model = new Linear(ctx, 2, 2);
     using optimizer = new AdamW(model);
+    const weightBefore = await model.weight.read();
     runBackward(model);
     optimizer.step();
+    expect(await model.weight.read()).not.toEqual(weightBefore);
   }));
