@@ -136,8 +136,11 @@ describe("an error record", () => {
         throw new Error("no");
       },
     };
-    for (const thrownValue of [undefined, null, 1n, Symbol("s"), "", () => {}, hostileError, Object.create(null)])
-      expect(() => JSON.stringify(errorRecord(thrownValue))).not.toThrow();
+    for (const thrownValue of [undefined, null, 1n, Symbol("s"), "", () => {}, hostileError, Object.create(null)]) {
+      const record = errorRecord(thrownValue);
+      expect(record.error).toEqual({ name: "Thrown", message: expect.stringMatching(/./) });
+      expect(parseErrorRecord(JSON.stringify(record))).toEqual(record);
+    }
   });
 
   it.each([

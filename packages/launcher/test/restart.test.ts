@@ -64,11 +64,11 @@ describe("a job with --max-restarts", () => {
 
 describe("the restart policy", () => {
   const plan = { maxRestarts: 9, restartBackoffMs: 1000, minUptimeMs: 10_000 } as LaunchPlan;
-  const createFailure = (fields: Partial<Failure>): Failure => ({
-    ...{ attempt: 0, node: "n0", rank: 0, local: 0, pid: 1, afterMs: 1, code: 1, signal: null, exitCode: 1 },
-    ...{ stderrTail: [], log: "/logs/0/stderr.log", stopped: [], secondary: [], ...fields },
+  const createFailure = (code: number | null, signal: NodeJS.Signals | null): Failure => ({
+    ...{ attempt: 0, node: "n0", rank: 0, local: 0, pid: 1, afterMs: 1, exitCode: code ?? 128, stderrTail: [] },
+    ...{ code, signal, log: "", stopped: [], secondary: [] },
   });
-  const failure = createFailure({});
+  const failure = createFailure(1, null);
   const stop: StopRequest = { reason: "SIGTERM", signal: "SIGTERM", outcome: "cancelled" };
 
   it("counts only consecutive failures within --min-uptime", () => {
@@ -93,9 +93,7 @@ describe("the restart policy", () => {
   it("treats ranks that the signal of a stopped job has ended as stopped, and all others as failed", () => {
     const decide = (failed: Failure | undefined, stopped: StopRequest | undefined) =>
       new RestartPolicy(plan).decide({ attempt: 0, uptimeMs: 60_000, failure: failed, stop: stopped });
-    const [terminated, killed] = (["SIGTERM", "SIGKILL"] as const).map((signal) =>
-      createFailure({ code: null, signal }),
-    ) as [Failure, Failure];
+    const [terminated, killed] = [createFailure(null, "SIGTERM"), createFailure(null, "SIGKILL")];
     expect(decide(undefined, undefined)).toEqual({});
     expect(decide(undefined, stop)).toEqual({ stop });
     expect(decide(terminated, stop)).toEqual({ stop });
