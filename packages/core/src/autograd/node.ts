@@ -82,9 +82,9 @@ export function isGradEnabled(): boolean {
   return isRecordingEnabled;
 }
 
-/** Returns whether operations on x are recorded on the tape. */
+/** Returns whether operations on x are recorded on the tape. The result of a recorded operation requires grad, too. */
 export function isRecorded(x: Tensor): boolean {
-  return isRecordingEnabled && (x.requiresGrad || x.node !== undefined);
+  return isRecordingEnabled && x.requiresGrad;
 }
 
 /** Switches recording on or off; returns the previous mode. */
