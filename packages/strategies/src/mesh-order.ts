@@ -34,7 +34,7 @@ export function warnIfAxisCrossesHosts(
   if (checkedContexts.has(ctx)) return;
   checkedContexts.add(ctx);
   const { hosts, shape } = ctx.mesh;
-  if (ctx.rank !== 0 || !hosts || new Set(hosts).size < 2 || !crossesHosts(hosts, shape, strategy.innerAxis)) return;
+  if (ctx.rank !== 0 || !hosts || !crossesHosts(hosts, shape, strategy.innerAxis)) return;
   const options = createRecordOptions(ctx, call, kv, strategy.nested);
   void warnAboutTraffic(hosts, options, strategy);
 }

@@ -52,6 +52,8 @@ test("several nodes also have rings between them and grids with a channel for ea
   }
   expect(names).toContain("mesh2d 4·2 overlapped, 2 channels");
   expect(names.filter((name) => name === "ulysses 2 × ring 4")).toHaveLength(2);
+  // Ulysses over all ranks of a node leaves no ranks for a level below it.
+  expect(listNames(2, 4, 8).filter((name) => / 1( |$)|1·1/.test(name))).toEqual([]);
 });
 
 test("on many ranks, grids that send much more than the best are omitted", () => {
