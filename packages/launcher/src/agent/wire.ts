@@ -148,12 +148,20 @@ function fixedSizeCodec<T>(
   };
 }
 
-/** UTF-8 text, truncated to `LIMITS.text` bytes when written. */
+/** UTF-8 text, truncated to at most `LIMITS.text` bytes of whole characters when written. */
 export const text: Codec<string> = {
   minBytes: 4,
-  write: (writer, value) => writeBytes(writer, Buffer.from(value).subarray(0, LIMITS.text)),
+  write: (writer, value) => writeBytes(writer, truncateText(Buffer.from(value))),
   read: (reader) => readBytes(reader, LIMITS.text).toString(),
 };
+
+function truncateText(value: Buffer): Buffer {
+  if (value.length <= LIMITS.text) return value;
+  let end: number = LIMITS.text;
+  // Continuation bytes of UTF-8 are 10xxxxxx.
+  while (((value[end] ?? 0) & 0xc0) === 0x80) end--;
+  return value.subarray(0, end);
+}
 
 export const bytes: Codec<Buffer> = {
   minBytes: 4,

@@ -119,9 +119,19 @@ describe("the validation of frames", () => {
     expect(() => endlessReader.next()).toThrow(/expected a frame of 1 to 4096 bytes/);
   });
 
-  it("truncates long texts when a frame is encoded", () => {
-    const frame = decode(encode({ kind: "closed", world: 0, reason: "x".repeat(5000) }).subarray(4));
-    expect(frame).toMatchObject({ kind: "closed", reason: "x".repeat(LIMITS.text) });
+  it("truncates long texts to whole characters when a frame is encoded", () => {
+    for (const character of ["x", "é", "€", "😀"]) {
+      for (const start of ["", "x", "xx", "xxx"]) {
+        const reason = start + character.repeat(3000);
+        const frame = decode(encode({ kind: "closed", world: 0, reason }).subarray(4));
+        const numCharacters = Math.floor((LIMITS.text - start.length) / Buffer.byteLength(character));
+        expect(frame).toEqual({ kind: "closed", world: 0, reason: start + character.repeat(numCharacters) });
+      }
+    }
+    const longest = "é".repeat(LIMITS.text / 2);
+    expect(decode(encode({ kind: "closed", world: 0, reason: longest }).subarray(4))).toMatchObject({
+      reason: longest,
+    });
   });
 });
 
