@@ -50,6 +50,26 @@ test("remote rows that the local rows cannot hide arrive in more stages, each hi
   expect(cuts[0]).toEqual([0, 0.5, 1]);
 });
 
+test("a first stage is as small as the local rows can hide, and at most 8 stages are considered", () => {
+  const heavyLoads = createPairLoads(100, 900, 100);
+  // The local rows take 100 s, during which 40 rows are received. The other 60 are received during the 360 s of these.
+  expect(chooseSchedule(forward, { bandwidth: 0.4 }, 2, heavyLoads).cuts).toEqual([
+    [0, 0.4, 1],
+    [0, 0.4, 1],
+  ]);
+  expect(chooseSchedule(forward, { bandwidth: 0.2 }, undefined, createPairLoads(10, 1000, 100)).degree).toBe(8);
+});
+
+test("a rank that sends more rows than it receives cuts its stages by the rows that it sends", () => {
+  const [firstLoad, secondLoad] = createPairLoads(100, 900, 100) as [RankLoad, RankLoad];
+  const sender = { ...firstLoad, remotePairs: 90, peers: [{ owner: 1, rows: 10, ranges: 1, pairs: 90 }], rows: 10 };
+  const { cuts } = chooseSchedule(forward, { bandwidth: 0.4 }, 2, [sender, secondLoad]);
+  expect(cuts).toEqual([
+    [0, 0.4, 1],
+    [0, 0.4, 1],
+  ]);
+});
+
 test("a cost per call for all queries reduces the number of stages", () => {
   const degrees = [0, 5, 100].map((halfSpeedKeys) => chooseSchedule(forward, { bandwidth: 0.3, halfSpeedKeys }).degree);
   expect(degrees[0]).toBeGreaterThan(degrees[1]!);
