@@ -1,7 +1,7 @@
 import fc from "fast-check";
 import { expect, test } from "vitest";
 import { type DependencyTable, modulo } from "@mosaic/core/context-parallel";
-import { recvPeer, sendPeer } from "../src/exchange.ts";
+import { isSent, maxChunkRows, recvPeer, sendPeer } from "../src/exchange.ts";
 import { listRanks, createTable } from "./tables.ts";
 
 /** Arbitrary dependencies among any number of ranks. Only the routes are tested. */
@@ -66,4 +66,18 @@ test("a full ring sends keys and gradients to the next rank at every step", () =
       expect(sendPeer(table, rank, step)).toBe(modulo(rank + 1, 5));
     }
   }
+});
+
+test("a chunk is sent exactly if another rank requires it, and buffers hold the longest chunk of a rank", () => {
+  fc.assert(
+    fc.property(tables, (dependencies) => {
+      const table = { ...dependencies, keyRows: (rank: number) => 1 + ((3 * rank) % 7) };
+      for (const rank of listRanks(table.size)) {
+        const peers = listRanks(table.size).filter((peer) => peer !== rank);
+        expect(isSent(table, rank)).toBe(peers.some((peer) => table.needsKv(peer, rank)));
+        const sources = listRanks(table.size).filter((source) => source === rank || table.needsCompute(rank, source));
+        expect(maxChunkRows(table, rank)).toBe(Math.max(...sources.map(table.keyRows)));
+      }
+    }),
+  );
 });
