@@ -126,7 +126,7 @@ export * from "./placement/placement.ts";
 export { shard, type ShardOptions, sequenceAxes, unshard } from "./placement/shard.ts";
 export { joinSpans, positions, type Span, spansLength } from "./placement/span.ts";
 export { resolveShards } from "./placement/verify.ts";
-export { rand, randn, type RandnOptions, type RandOptions } from "./random.ts";
+export { offsetSeed, rand, randn, type RandnOptions, type RandOptions } from "./random.ts";
 export { keep, scope } from "./scope.ts";
 export * from "./shape.ts";
 export {

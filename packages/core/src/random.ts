@@ -3,7 +3,7 @@ import { allocate, type DeviceOrContext, isContext, resolveDevice } from "./crea
 import type { Device } from "./device.ts";
 import { OptionError } from "./errors.ts";
 import * as option from "./option.ts";
-import { defineOptions, type OptionsOf } from "./options.ts";
+import { checkArgument, defineOptions, type OptionsOf } from "./options.ts";
 import type { Shape } from "./shape.ts";
 import { type DType, significandBits } from "./storage.ts";
 import type { Tensor } from "./tensor.ts";
@@ -144,11 +144,28 @@ function takeNextStream(device: Device): number {
 
 /**
  * Returns a seed per rank that differs from the shared seed of parameters. The factor 2³²/φ separates the seeds of
- * neighboring ranks. It is added to the low 32 bits of the seed; the high bits do not change.
+ * neighboring ranks.
  */
-function rankSeed({ seed, rank }: Context): number {
+const rankSeed = ({ seed, rank }: Context): number => offsetSeed(seed, Math.imul(rank + 1, 0x9e3779b9));
+
+const seedOption = option.integer({ min: 0 });
+const offsetOption = option.integer();
+
+/**
+ * Adds an offset to the low 32 bits of a seed, modulo 2³². The high bits do not change.
+ *
+ * @example
+ * ```ts
+ * import { offsetSeed } from "@mosaic/core";
+ * offsetSeed(2 ** 32 + 5, -6); // => 8589934591
+ * ```
+ * @throws OptionError for a seed that is not an integer ≥ 0, or an offset that is not an integer.
+ */
+export function offsetSeed(seed: number, offset: number): number {
+  checkArgument("offsetSeed: seed", seed, seedOption);
+  checkArgument("offsetSeed: offset", offset, offsetOption);
   const low = seed % 2 ** 32;
-  return seed - low + ((low + Math.imul(rank + 1, 0x9e3779b9)) >>> 0);
+  return seed - low + ((low + offset) >>> 0);
 }
 
 /** The stream numbers of random tensors that a body used, in order. */

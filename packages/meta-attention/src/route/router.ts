@@ -5,6 +5,7 @@ import {
   defineOp,
   type Device,
   fromArray,
+  offsetSeed,
   type ProcessGroup,
   randn,
   softmax,
@@ -118,7 +119,7 @@ export function gatherAndRoute(
 
 /** Draws noise that is the same on every rank. */
 function drawNoise(ctx: Context, { std, stream, step }: NoiseSpec, shape: readonly number[]): Tensor {
-  const seed = (ctx.seed + Math.imul(stream + 1, 0x85ebca6b)) >>> 0;
+  const seed = offsetSeed(ctx.seed, Math.imul(stream + 1, 0x85ebca6b));
   return randn(ctx, shape, { std, seed, stream: step });
 }
 
