@@ -211,3 +211,36 @@ describe("a tokenizer.json", () => {
     );
   });
 });
+
+describe("strip, lstrip and rstrip of a chat template remove the given characters", () => {
+  const messages = [
+    { role: "user", content: "\n  <think>\n a \n</think>\n\n  b \n" },
+    { role: "user", content: "xxé🙂yx🙂" },
+  ];
+  // The results of transformers 5.18.0.
+  test.each([
+    ["[{{ messages[0].content.strip('\n') }}]", "[  <think>\n a \n</think>\n\n  b ]"],
+    ["[{{ messages[0]['content'].rstrip('\n') }}]", "[\n  <think>\n a \n</think>\n\n  b ]"],
+    ["[{{ messages[1].content.strip('x🙂') }}][{{ messages[1].content.rstrip('🙂x') }}]", "[é🙂y][xxé🙂y]"],
+    [
+      "{% set c = messages[0].content.split('</think>')[0].rstrip('\n').split('<think>')[-1].lstrip('\n') %}[{{ c }}]",
+      "[ a ]",
+    ],
+    ["{% macro f(t) %}[{{ t.lstrip('x') if t else '' }}]{% endmacro %}{{ f(messages[1].content) }}", "[é🙂yx🙂]"],
+    ["{% if messages[1].content.strip('x') %}{{ {'k': messages[1].content.strip('x')}['k'] }}{% endif %}", "é🙂yx🙂"],
+    ["[{{ messages[0].content.strip() }}][{{ ' a '.strip('') }}]", "[<think>\n a \n</think>\n\n  b][ a ]"],
+  ])("%s", async (chatTemplate, text) => {
+    const json = JSON.parse(await readFile(resolvePath("tokenizers/unigram/tokenizer.json"), "utf8")) as object;
+    const tokenizer = new Tokenizer("tokenizer.json", { tokenizer: { ...json }, config: {}, chatTemplate });
+    expect(tokenizer.applyChatTemplate(messages)).toBe(text);
+  });
+
+  test("other arguments are an OptionError", async () => {
+    const json = JSON.parse(await readFile(resolvePath("tokenizers/unigram/tokenizer.json"), "utf8")) as object;
+    const chatTemplate = "{{ messages[0].content.strip(3) }}";
+    const tokenizer = new Tokenizer("tokenizer.json", { tokenizer: { ...json }, config: {}, chatTemplate });
+    expect(() => tokenizer.applyChatTemplate(messages)).toThrow(
+      /strip: expected a string and the characters to remove/,
+    );
+  });
+});

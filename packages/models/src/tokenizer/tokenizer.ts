@@ -1,4 +1,3 @@
-import { Template } from "@huggingface/jinja";
 import { Tokenizer as HuggingFaceTokenizer } from "@huggingface/tokenizers";
 import {
   checkArgument,
@@ -12,6 +11,7 @@ import {
 import { FileError } from "@mosaic/nn";
 import { isJsonObject, type Json } from "../config/fields.ts";
 import { ByteFallback } from "./byte-fallback.ts";
+import { ChatTemplate } from "./chat-template.ts";
 import { checkTokenizer } from "./check-tokenizer.ts";
 import { toEquivalentPreTokenizer } from "./pre-tokenizer.ts";
 
@@ -81,7 +81,7 @@ export class Tokenizer {
   /** chat_template, before it is parsed. */
   readonly #templateText: unknown;
   readonly #specialTokens: Readonly<Record<string, string>>;
-  #template: Template | undefined;
+  #template: ChatTemplate | undefined;
 
   constructor(path: string, files: TokenizerFiles) {
     const areJsonFiles = isJsonObject(files) && isJsonObject(files.tokenizer) && isJsonObject(files.config);
@@ -185,10 +185,10 @@ export class Tokenizer {
     return rethrowAsFileError(this.#path, "a tokenizer that @huggingface/tokenizers supports", body);
   }
 
-  #parseTemplate(): Template {
+  #parseTemplate(): ChatTemplate {
     const text = this.#templateText;
     if (typeof text === "string")
-      return rethrowAsFileError(this.#path, "a chat template in Jinja", () => new Template(text));
+      return rethrowAsFileError(this.#path, "a chat template in Jinja", () => new ChatTemplate(text));
     throw new FileError({
       where: `${this.#path}: chat_template`,
       expected: "a template in Jinja",
