@@ -1,6 +1,8 @@
-import { readFile } from "node:fs/promises";
+import { mkdtemp, readFile, rm, writeFile } from "node:fs/promises";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
 import { describe, expect, test } from "vitest";
-import { type ChatMessage, Tokenizer } from "../src/index.ts";
+import { type ChatMessage, loadTokenizer, Tokenizer } from "../src/index.ts";
 import { TextStream } from "../src/generate/text-stream.ts";
 import { resolvePath } from "./reference/references.ts";
 
@@ -210,6 +212,23 @@ describe("a tokenizer.json", () => {
       /tokenizer.json: expected a tokenizer that @huggingface\/tokenizers supports, received/,
     );
   });
+});
+
+test("chat templates have the special tokens of special_tokens_map.json in older folders, as in transformers", async () => {
+  const folder = await mkdtemp(join(tmpdir(), "mosaic-tokenizer-"));
+  const write = (name: string, json: unknown) => writeFile(join(folder, name), JSON.stringify(json));
+  try {
+    await write("tokenizer.json", JSON.parse(await readFile(resolvePath("tokenizers/unigram/tokenizer.json"), "utf8")));
+    await write("special_tokens_map.json", { bos_token: { content: "<s>" }, eos_token: "</s>" });
+    const config = { chat_template: "{{ bos_token }}{{ messages[0].content }}{{ eos_token }}" };
+    const render = async () => (await loadTokenizer(folder)).applyChatTemplate([{ role: "user", content: "a" }]);
+    await write("tokenizer_config.json", config);
+    expect(await render()).toBe("<s>a</s>");
+    await write("tokenizer_config.json", { ...config, eos_token: "<|end|>", added_tokens_decoder: {} });
+    expect(await render()).toBe("a<|end|>");
+  } finally {
+    await rm(folder, { recursive: true });
+  }
 });
 
 describe("strip, lstrip and rstrip of a chat template remove the given characters", () => {

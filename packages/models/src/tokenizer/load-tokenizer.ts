@@ -14,7 +14,11 @@ export function checkFolder(where: string, folder: unknown): asserts folder is s
 export async function readTokenizer(folder: string): Promise<Tokenizer | null> {
   const json = await readJson(folder, "tokenizer.json", true);
   if (!json) return null;
-  const config = (await readJson(folder, "tokenizer_config.json", true)) ?? {};
+  const statedConfig = (await readJson(folder, "tokenizer_config.json", true)) ?? {};
+  // As in transformers, older folders have their special tokens in this file.
+  const isOlderFolder = (statedConfig.added_tokens_decoder ?? undefined) === undefined;
+  const specialTokens = isOlderFolder ? await readJson(folder, "special_tokens_map.json", true) : undefined;
+  const config = { ...statedConfig, ...specialTokens };
   const chatTemplate = await readText(folder, "chat_template.jinja", true);
   return new Tokenizer(join(folder, "tokenizer.json"), { tokenizer: json, config, chatTemplate });
 }
