@@ -62,6 +62,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   // core: tensors and operations
   fromArray: ({ ctx }) => [ctx, [1, 2, 3, 4], [2, 2], { dtype: "float32" }],
   full: ({ ctx }) => [ctx, [2, 2], 1, { dtype: "float32" }],
+  offsetSeed: () => [5, 7],
   randn: ({ ctx }) => [ctx, [2, 2], { seed: 1, stream: 1, std: 1 }],
   rand: ({ ctx }) => [ctx, [2, 2], { seed: 1, low: 0, high: 1 }],
   scale: ({ tensor }) => [tensor(2, 4), 2],
