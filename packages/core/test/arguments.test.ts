@@ -22,7 +22,7 @@ import { isVisible } from "../src/mask/visibility.ts";
 import * as option from "../src/option.ts";
 import { checkArgument, defineOptions } from "../src/options.ts";
 import { layoutOf } from "../src/placement/layout.ts";
-import type { Span } from "../src/placement/span.ts";
+import { joinSpans, type Span, spansLength } from "../src/placement/span.ts";
 import { FinalizedStorage } from "../src/storage.ts";
 import { ReferenceDevice } from "./reference/index.ts";
 
@@ -85,6 +85,9 @@ const flow = { bytesPerRow: [8], sent: [4], received: [4] };
 const asNever = (value: unknown): never => value as never;
 
 const calls: Readonly<Record<string, () => unknown>> = {
+  "spansLength of a number": () => spansLength(asNever([3])),
+  "joinSpans of a span": () => joinSpans(asNever(span)),
+  "joinSpans of a span without a step": () => joinSpans(asNever([{ start: 0, length: 1 }])),
   "dependencyTable without a call": () => dependencyTable({ axis: "sp", size: 2 }, asNever(undefined), { sp: 0 }),
   "dependencyTable of no rank": () => dependencyTable({ axis: "sp", size: 0 }, call, { sp: 0 }),
   "dependencyTable of a mask by name": () =>
