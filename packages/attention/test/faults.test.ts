@@ -24,6 +24,12 @@ const faults: readonly Fault[] = [
   { name: "mismatched call order", expected: /CollectiveMismatchError: / },
   { name: "late beyond the deadline", expected: /CollectiveTimeoutError: .*rank 1/ },
   { name: "wrong option", expected: /OptionError: init: expected options among .*, received "spsize"/ },
+  {
+    name: "different seeds",
+    expected:
+      /CollectiveMismatchError: .*init: mesh {"sp":3}, seed 0, rank 1 at call #1 \(world\): init: mesh {"sp":3}, seed 1;/,
+  },
+  { name: "different meshes", expected: /CollectiveMismatchError: .*init: mesh {"(sp|dp)":3/ },
   { name: "unknown backend", expected: /OptionError: backend: expected one of .*"ring".*, received "star"/ },
 ];
 

@@ -24,8 +24,8 @@ async function catchDisagreement(backends: readonly AttentionBackend[]): Promise
 
 test("the error of ranks with different options names these options", async () => {
   const message = await catchDisagreement([mesh2d({ shape: [1, 2] }), mesh2d({ shape: [2, 1] })]);
-  expect(message).toContain("rank 0 is at call #1 (world): attention by mesh2d(sp, shape 1×2, schedule auto, ");
-  expect(message).toContain("rank 1 at call #1 (world): attention by mesh2d(sp, shape 2×1, schedule auto, ");
+  expect(message).toContain("rank 0 is at call #2 (world): attention by mesh2d(sp, shape 1×2, schedule auto, ");
+  expect(message).toContain("rank 1 at call #2 (world): attention by mesh2d(sp, shape 2×1, schedule auto, ");
   const scheduleMessage = await catchDisagreement([
     mesh2d({ schedule: "fused" }),
     mesh2d({ schedule: "overlapped", channels: 2 }),

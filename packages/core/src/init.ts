@@ -58,7 +58,7 @@ const backendPackages: Readonly<Record<string, string>> = {
 
 /**
  * Connects this rank to the other ranks and returns its context. Collective: every rank must call it with the same
- * mesh.
+ * mesh and seed. Different ones are a CollectiveMismatchError of the first collective that ranks have in common.
  *
  * @example
  * ```ts
@@ -85,6 +85,8 @@ export async function init(options: InitOptions): Promise<Context> {
   const collectives = settings.collectives ?? (size === 1 ? singleRankGroup() : throwMissingCollectivesError(size));
   const { device, timeout, seed, beforeClose } = settings;
   const world = await collectives.connect({ device, rank, size, ...(timeout !== undefined && { timeout }) });
+  // A group of another mesh has other members, so that its ranks would wait for one another.
+  if (size > 1) world.recordCall(() => `init: mesh ${JSON.stringify(shape)}, seed ${seed}`);
   try {
     return new RankContext({ device, backends, mesh: await createMesh(world, shape), seed, beforeClose });
   } catch (error) {

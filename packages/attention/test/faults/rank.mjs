@@ -33,8 +33,10 @@ const mosaic = await import("@mosaic/attention");
 const options = {
   "wrong option": { spsize: 2 },
   "late beyond the deadline": { timeout: 1 },
+  "different seeds": { seed: isCulprit ? 1 : 0 },
+  "different meshes": { mesh: isCulprit ? { dp: 3, sp: 1 } : { sp: 3 } },
 };
-if (fault === "wrong option") reportFault();
+if (["wrong option", "different seeds", "different meshes"].includes(fault)) reportFault();
 const ctx = await mosaic.init(options[fault] ?? {});
 
 if (fault === "unknown backend") reportFault();

@@ -151,7 +151,7 @@ async function checkMismatchAtClose(processes: RankProcesses): Promise<void> {
   const mismatchFailure = checkRankError(
     await mismatchedRank.waitForEvent("failed"),
     "CollectiveMismatchError",
-    /^rank 0 is at call #1 \(world\): /,
+    /^rank 0 is at call #2 \(world\): /,
   );
   for (const callText of mismatchedCalls) checkMessage(mismatchFailure.message, callText);
   // A rank that closes after a failure does not compare calls.
