@@ -1,4 +1,4 @@
-import type { ProcessGroup } from "@mosaic/core";
+import { PeerLostError, type ProcessGroup } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { world } from "../src/index.ts";
 import { TestDevice } from "./device.ts";
@@ -26,6 +26,18 @@ test("split makes groups of one color in rank order, and groups can be split aga
     ["half/1", 2, 4],
     ["half/1", 3, 5],
   ]);
+});
+
+test("a split for which a rank exited without calling it fails, long before the timeout", async () => {
+  await using ranks = await openRanks(3, { timeout: 60 });
+  const splits = [1, 2].map(async (rank) => ranks.groups[rank]!.split(0).catch((error: unknown) => error));
+  await ranks.contexts[0]!.close();
+  for (const error of await Promise.all(splits)) {
+    expect(error).toBeInstanceOf(PeerLostError);
+    expect(String(error)).toMatch(
+      /rank 0 exited before its first operation; rank [12] needed it in split #1 \(world\)/,
+    );
+  }
 });
 
 test("groups of a mesh work independently, each with its own traffic counts", async () => {

@@ -247,6 +247,7 @@ std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
       return isPeerTimeout ? transportError(op).value_or(*diagnosis) : *diagnosis;
     }
     if (auto diagnosis = diagnoseDivergence(op)) return diagnosis;
+    if (auto diagnosis = diagnoseSplit(op)) return diagnosis;
   }
   if (auto diagnosis = diagnoseTransport(op)) return diagnosis;
   const int64_t now = monotonicNs();
@@ -313,6 +314,23 @@ std::optional<Engine::Diagnosis> Engine::diagnoseDivergence(const Operation& op)
     return Diagnosis{failure, failure};
   }
   return std::nullopt;
+}
+
+/// Finds a rank that exited without calling the split: the control plane sends colors to all ranks at once.
+std::optional<Engine::Diagnosis> Engine::diagnoseSplit(const Operation& op) {
+  if (!op.split) return std::nullopt;
+  std::optional<uint32_t> exitedRank;
+  {
+    const std::lock_guard lock(mutex_);
+    if (op.split->hasColors) return std::nullopt;
+    for (const auto& [rank, exitTime] : events_.exitedRanks) {
+      // Colors that were sent before the exit may still be on their way.
+      const bool isOverdue = monotonicNs() - std::max(exitTime, op.startedAt) >= kIndirectFailureDelayNs;
+      if (isOverdue && rank != options_.rank && op.group->contains(rank)) exitedRank = rank;
+    }
+  }
+  if (!exitedRank) return std::nullopt;
+  return peerExitFailure(op, *exitedRank);
 }
 
 std::optional<Engine::Diagnosis> Engine::diagnoseTimeout(Operation& op, int64_t now) {

@@ -218,6 +218,7 @@ class Engine : private ControlListener {
   void completeTraces();
   std::optional<Diagnosis> diagnoseClosing(const Operation& op);
   std::optional<Diagnosis> diagnoseDivergence(const Operation& op);
+  std::optional<Diagnosis> diagnoseSplit(const Operation& op);
   std::optional<Diagnosis> diagnoseTimeout(Operation& op, int64_t now);
   void requestPositionsIfStalled(const Operation& op, int64_t now);
   /// Whether messages have no signature, so that the control plane compares them.
