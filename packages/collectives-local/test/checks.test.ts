@@ -113,7 +113,11 @@ test("a rank may send to itself", async () => {
 
 test("world() rejects invalid sizes, device types, meshes and timeouts", async () => {
   const device = () => new TestDevice();
-  await expect(world(0, { device })).rejects.toThrow(OptionError);
+  for (const size of [0, 1.5]) {
+    await expect(world(size, { device })).rejects.toThrow(
+      `world: size: expected an integer number of ranks ≥ 1, received ${size}`,
+    );
+  }
   await expect(world(2, { device: () => new TestDevice("cuda") })).rejects.toThrow(/type cpu.*cuda/);
   await expect(world(4, { device, mesh: { sp: 3 } })).rejects.toThrow(ShapeError);
   await expect(world(2, { device, timeout: -1 })).rejects.toThrow(OptionError);

@@ -90,10 +90,13 @@ export function checkOperands(where: string, reference: Tensor, ...operands: rea
 export function checkDevice(where: string, reference: Tensor, operand: Tensor): void {
   if (operand?.device === reference?.device && isTensor(reference)) return;
   for (const x of [reference, operand]) checkTensor(where, x);
+  const [expectedName, receivedName] = [reference, operand].map(({ device }) => `${device.type}:${device.index}`);
+  // Each context opens its device, so two devices may have the same name.
+  const isOtherContext = expectedName === receivedName;
   throw new MosaicError({
     where,
-    expected: `operands on the same device, ${reference.device.type}:${reference.device.index}`,
-    received: `an operand on ${operand.device.type}:${operand.device.index}`,
-    remedy: "create both operands on the same device",
+    expected: `operands on the same device, ${expectedName}`,
+    received: `an operand on ${isOtherContext ? `another ${receivedName}, of another context` : receivedName}`,
+    remedy: `create both operands ${isOtherContext ? "with the same context" : "on the same device"}`,
   });
 }

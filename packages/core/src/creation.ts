@@ -86,6 +86,7 @@ export function fromArray(
   }
   checkShape("fromArray", shape);
   checkArrayLike(values);
+  checkNumbers(values);
   if (numel(shape) !== values.length) {
     throw new ShapeError({
       where: "fromArray",
@@ -93,7 +94,6 @@ export function fromArray(
       received: `${formatShape(shape)} (${numel(shape)} elements)`,
     });
   }
-  checkNumbers(values);
   const out = create(deviceOrContext, shape, { options, where: "fromArray" });
   out.device.write(out, values);
   return out;
@@ -117,6 +117,9 @@ function checkNumbers(values: ArrayLike<number>): void {
       where: `fromArray: values[${i}]`,
       expected: "a number",
       received: formatValue(value),
+      ...(Array.isArray(value) && {
+        remedy: "pass the flat values of all rows, such as values.flat(), and their shape",
+      }),
     });
   }
 }

@@ -34,12 +34,16 @@ export function formatValue(value: unknown): string {
     }
     const name: unknown = (Object.getPrototypeOf(value) as object | null)?.constructor?.name;
     // A bundler may rename a class that refers to itself, for example to `_Tensor`.
-    if (typeof name === "string" && name !== "" && name !== "Object") return `a ${name.replace(/^_+/, "")}`;
+    if (typeof name === "string" && name !== "" && name !== "Object") return addArticle(name.replace(/^_+/, ""));
     const keys = Object.keys(value);
     return keys.length > 0 ? `an object with ${keys.slice(0, 8).join(", ")}` : "an empty object";
   } catch {
     return "an object";
   }
+}
+
+function addArticle(className: string): string {
+  return `${/^[AEIO]/.test(className) ? "an" : "a"} ${className}`;
 }
 
 /**

@@ -54,8 +54,7 @@ export function defineOptions<const F extends Fields>(name: string, fields: F): 
     const { names, options, defaults } = (compiledFields ??= compileFields(fields));
     // Calls without options are frequent. They all return the same object.
     if (userOptions === undefined && defaults !== undefined) return defaults;
-    if (!isObject(userOptions))
-      throw new OptionError({ where, expected: "an options object", received: formatValue(userOptions) });
+    if (!isObject(userOptions)) throw missingOptionsError(where, fields, userOptions);
     for (const optionName of Object.keys(userOptions))
       if (!names.includes(optionName)) throw unknownOptionError(where, fields, userOptions);
     const parsedOptions: Record<string, unknown> = {};
@@ -99,13 +98,26 @@ export function checkArgument<Value>(where: string, value: unknown, kind: Option
   if (!kind.accepts(value)) throw createInvalidValueError(where, kind, value);
 }
 
+function missingOptionsError(where: string, fields: Fields, received: unknown): OptionError {
+  const requiredNames = Object.keys(fields).filter((name) => fields[name]!.presence === "required");
+  const expected = `an options object${requiredNames.length > 0 ? ` with ${requiredNames.join(", ")}` : ""}`;
+  return new OptionError({ where, expected, received: formatValue(received) });
+}
+
 function unknownOptionError(where: string, knownFields: Fields, options: object): OptionError {
   const unknownNames = Object.keys(options).filter((name) => !Object.hasOwn(knownFields, name));
+  const quotedNames = unknownNames.map((name) => `"${name}"`).join(", ");
   return new OptionError({
     where,
     expected: `options among ${Object.keys(knownFields).join(", ")}`,
-    received: unknownNames.map((name) => `"${name}"`).join(", "),
+    // Fields alone would not identify a tensor or a module that was passed in place of options.
+    received: (isPlainObject(options) ? "" : `${formatValue(options)} with `) + quotedNames,
   });
+}
+
+function isPlainObject(value: object): boolean {
+  const prototype: unknown = Object.getPrototypeOf(value);
+  return prototype === null || Object.getPrototypeOf(prototype) === null;
 }
 
 /** Formats the beginning of messages. A caller without types may pass any value. */

@@ -14,7 +14,7 @@ function checkNumbers(where: string, shape: unknown): void {
 }
 
 function createNumberArrayError(where: string, shape: unknown): ShapeError {
-  return new ShapeError({ where, expected: "an array of numbers", received: formatValue(shape) });
+  return new ShapeError({ where, expected: "an array of numbers, such as [2, 3]", received: formatValue(shape) });
 }
 
 /** Returns the number of elements: 1 for the empty shape (a scalar). */

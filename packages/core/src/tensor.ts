@@ -233,7 +233,8 @@ export class Tensor implements Disposable, TensorInit {
   view(options: ViewOptions): Tensor {
     this.assertNotDisposed("view");
     const isViewOptions = typeof options === "object" && options !== null && !Array.isArray(options);
-    const remedy = Array.isArray(options) ? `use reshape(${formatValue(options)})` : undefined;
+    const isShape = Array.isArray(options) || typeof options === "number";
+    const remedy = isShape ? `use reshape(${Array.isArray(options) ? formatValue(options) : "[…]"})` : undefined;
     expectValue("view", isViewOptions, "{ shape, strides, offset }", options, remedy);
     const { shape = this.shape, strides = this.strides, offset = this.offset } = options;
     const { device, dtype, storage } = this;

@@ -22,7 +22,7 @@ function checkNumberArray(where: string, numbers: unknown): void {
     while (i < numbers.length && typeof numbers[i] === "number") i++;
     if (i === numbers.length) return;
   }
-  throw new ShapeError({ where, expected: "an array of numbers", received: formatValue(numbers) });
+  throw new ShapeError({ where, expected: "an array of numbers, such as [2, 3]", received: formatValue(numbers) });
 }
 
 /** Records a view. `backward` maps the gradient of the view to that of x. */

@@ -75,10 +75,14 @@ describe("defineOptions", () => {
   });
 
   const invalidOptions: [options: unknown, message: string][] = [
-    [undefined, "layer: expected an options object, received undefined"],
-    [null, "layer: expected an options object, received null"],
-    [7, "layer: expected an options object, received 7"],
-    [[1], "layer: expected an options object, received [1]"],
+    [undefined, "layer: expected an options object with size, received undefined"],
+    [null, "layer: expected an options object with size, received null"],
+    [7, "layer: expected an options object with size, received 7"],
+    [[1], "layer: expected an options object with size, received [1]"],
+    [
+      Object.assign(new Error("x"), { lr: 1 }),
+      'layer: expected options among size, rate, kind, betas, axes, top, axis, where, f, received an Error with "lr"',
+    ],
     [{}, "layer: size: expected an integer from 1 to 64, received undefined"],
     [{ size: "3" }, 'layer: size: expected an integer from 1 to 64, received "3"'],
     [{ size: 65 }, "layer: size: expected an integer from 1 to 64, received 65"],

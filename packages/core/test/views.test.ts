@@ -188,6 +188,14 @@ describe("creation", () => {
     expect(() => fromArray(device, [1, 2, 3], [2, 2])).toThrow(
       /a shape with 3 elements, one per value, received \[2,2\] \(4 elements\)/,
     );
+    const rows = [
+      [1, 2],
+      [3, 4],
+    ] as unknown as number[];
+    expect(() => fromArray(device, rows, [2, 2])).toThrow(
+      /^fromArray: values\[0\]: expected a number, received \[1,2\]; pass the flat values of all rows, such as values\.flat/,
+    );
+    expect(() => empty(device, [2]).view(2 as never)).toThrow(/use reshape\(\[…\]\)/);
     expect(() => empty(device, [-1])).toThrow(ShapeError);
     expect(() => empty(device, [1.5])).toThrow(ShapeError);
     expect(() => zeros(device, [1], { dtype: "float8" as "float32" })).toThrow(

@@ -99,7 +99,10 @@ function checkAxes(where: string, { backend, queries, keys }: AttentionArguments
       where,
       expected: `a sequence sharded along the backend's axes, [${backend.axes.join(", ")}]`,
       received: `a sequence sharded along [${layout.axes.join(", ")}]`,
-      remedy: "create the layouts of queries and keys with the backend's axes, or use a backend along these axes",
+      remedy:
+        layout.axes.length === 0
+          ? `pass the layout of this rank's shard as queries and keys: layoutOf({ mesh: ctx.mesh.shape, axes: ${JSON.stringify(backend.axes)}, length })`
+          : "create the layouts of queries and keys with the backend's axes, or use a backend along these axes",
     });
   }
 }

@@ -86,13 +86,13 @@ export abstract class Module implements Disposable {
    * ```
    */
   registerForwardPreHook(hook: ForwardPreHook): void {
-    checkFunction(`${this.constructor.name}.registerForwardPreHook`, hook);
+    checkFunction(`${className(this)}.registerForwardPreHook`, hook);
     this.#forwardPreHooks.push(hook);
   }
 
   /** Runs `hook` on the result of every call of `forward`, within its scope, as PyTorch's `register_forward_hook`. */
   registerForwardHook(hook: ForwardHook): void {
-    checkFunction(`${this.constructor.name}.registerForwardHook`, hook);
+    checkFunction(`${className(this)}.registerForwardHook`, hook);
     this.#forwardHooks.push(hook);
   }
 
@@ -109,7 +109,7 @@ export abstract class Module implements Disposable {
   /** Registers a tensor as a parameter of this module, which takes ownership. */
   protected addParameter(name: string, tensor: Tensor): Tensor {
     this.#checkName(name);
-    checkTensor(`${this.constructor.name}: "${name}"`, tensor);
+    checkTensor(`${className(this)}: "${name}"`, tensor);
     tensor.requiresGrad = true;
     this.#parameters.set(name, keep(tensor));
     return tensor;
@@ -121,7 +121,7 @@ export abstract class Module implements Disposable {
    */
   protected addBuffer(name: string, tensor: Tensor): Tensor {
     this.#checkName(name);
-    checkTensor(`${this.constructor.name}: "${name}"`, tensor);
+    checkTensor(`${className(this)}: "${name}"`, tensor);
     this.#buffers.set(name, keep(tensor));
     return tensor;
   }
@@ -129,7 +129,7 @@ export abstract class Module implements Disposable {
   /** Registers a child module of this module, which takes ownership. */
   protected addChild<M extends Module>(name: string, module: M): M {
     this.#checkName(name);
-    checkModule(`${this.constructor.name}: "${name}"`, module);
+    checkModule(`${className(this)}: "${name}"`, module);
     this.#children.set(name, module);
     this.#areFieldsChecked = false;
     return module;
@@ -159,7 +159,7 @@ export abstract class Module implements Disposable {
    * `#field` cannot be replaced, and `forward` would continue to use the old child.
    */
   replaceChild(name: string, module: Module): Module {
-    const where = `${this.constructor.name}.replaceChild`;
+    const where = `${className(this)}.replaceChild`;
     const child = this.#children.get(name);
     if (!child) {
       const expected = `the name of a child module (available: ${[...this.#children.keys()].join(", ") || "none"})`;
@@ -193,7 +193,7 @@ export abstract class Module implements Disposable {
     const isNameUsed = [this.#parameters, this.#buffers, this.#children].some((names) => names.has(name));
     if (typeof name === "string" && !isNameUsed && name !== "" && !name.includes(".")) return;
     throw new OptionError({
-      where: this.constructor.name,
+      where: className(this),
       expected: "a unique, non-empty name without dots",
       received: formatValue(name),
     });
@@ -211,9 +211,9 @@ export abstract class Module implements Disposable {
       if (unregisteredModule) {
         const layers = isList ? "new ModuleList([…])" : "…";
         throw new OptionError({
-          where: this.constructor.name,
+          where: className(this),
           expected: "every layer to be a registered child",
-          received: `the field "${field}" (${unregisteredModule.constructor.name}${isList ? "[]" : ""})`,
+          received: `the field "${field}" (${className(unregisteredModule)}${isList ? "[]" : ""})`,
           remedy: `write ${field} = this.addChild("${field}", ${layers}), or keep a layer of another module in a #field`,
         });
       }
@@ -222,7 +222,7 @@ export abstract class Module implements Disposable {
         .find((parameter) => !this.#containsParameter(parameter as Tensor));
       if (unregisteredParameter) {
         throw new OptionError({
-          where: this.constructor.name,
+          where: className(this),
           expected: "every tensor that requires a gradient to be a registered parameter",
           received: `the field "${field}" (Tensor${isList ? "[]" : ""})`,
           remedy: `write ${field} = this.addParameter("${field}", …), or keep a tensor of another module in a #field`,
@@ -292,7 +292,7 @@ export abstract class Module implements Disposable {
    * @throws StateDictError that lists missing and unexpected names, and shapes and dtypes that differ.
    */
   loadStateDict(state: StateDict, options?: LoadOptions): LoadReport {
-    return loadState(`${this.constructor.name}.loadStateDict`, this.stateDict(), state, options);
+    return loadState(`${className(this)}.loadStateDict`, this.stateDict(), state, options);
   }
 
   /** Returns the direct children, by name. */
@@ -322,7 +322,7 @@ export abstract class Module implements Disposable {
 
   /** Registers a resource that is not a parameter, buffer or module. It is disposed together with this module. */
   addResource(resource: Disposable): void {
-    const where = `${this.constructor.name}.addResource`;
+    const where = `${className(this)}.addResource`;
     checkFunction(where, (resource as Partial<Disposable> | null)?.[Symbol.dispose]);
     this.#resources.push(resource);
   }
@@ -342,6 +342,11 @@ export abstract class Module implements Disposable {
     for (const buffer of this.#buffers.values()) buffer.dispose();
     for (const resource of this.#resources.splice(0)) resource[Symbol.dispose]();
   }
+}
+
+/** Returns the name of a module's class, for messages. */
+function className(module: Module): string {
+  return module.constructor.name || "Module";
 }
 
 /** Returns whether a value is a module, of any copy of this package. */

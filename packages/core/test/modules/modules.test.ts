@@ -161,6 +161,10 @@ describe("a layer in a field that is not a registered child", () => {
     expect(() => new Blocks().parameters()).toThrow(
       /Blocks: .* the field "blocks" \(MultiAxisAttention\[\]\); write blocks = this\.addChild\("blocks", new ModuleList\(\[…\]\)\)/,
     );
+    const anonymousModule = new (class extends Module {
+      head = new Linear(ctx, 8, 2);
+    })();
+    expect(() => anonymousModule.parameters()).toThrow(/^Module: expected every layer to be a registered child/);
     class HalfRegistered extends Module {
       blocks = [this.addChild("first", createAttention()), createAttention()];
     }
@@ -346,7 +350,7 @@ describe("modules with invalid input", () => {
     const encode = () => expect.unreachable();
     const module = createAttention({ sequenceLength: 4, positions: { headDim: 4, encode } });
     expect(() => module.forward(input([1, 3, 8]))).toThrow(
-      /^MultiAxisAttention, rank 0: expected 4 rows along the attention axis, this rank's shard of 4 rows, received 3; pass the placement/,
+      /^MultiAxisAttention, rank 0: expected 4 rows along the attention axis, this rank's shard of 4 rows, received 3; pass this rank's shard, from shard\(\), and the placement/,
     );
     const cross = new CrossAxisAttention(ctx, { embedDim: 8, numHeads: 2, qAxis: 1, kvAxis: 1, kvSequenceLength: 4 });
     expect(() => cross.forward(input([1, 2, 8]), input([1, 3, 8]))).toThrow(

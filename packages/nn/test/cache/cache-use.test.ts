@@ -290,7 +290,7 @@ describe("invalid calls of KvCache", () => {
       using otherDevice = cpu({ threads: 1 });
       using foreignKeys = randn(otherDevice, [1, kvHeads, 3, size], { seed: 1 });
       expect(() => layer.append(keys(ctx, 3), foreignKeys)).toThrow(
-        /KvCache: append: expected operands on the same device/,
+        /KvCache: append: expected operands on the same device, cpu:0, received an operand on another cpu:0, of another context/,
       );
       const copy = vi.spyOn(ctx.device.kernels, "copy").mockImplementation(() => {
         throw new OutOfMemoryError({ where: "copy" });

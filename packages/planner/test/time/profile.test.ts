@@ -18,7 +18,7 @@ const h100 = profiles["h100-ib400"];
 const link = h100.links["inter-node"];
 const invalidProfiles: readonly (readonly [string, unknown, string])[] = [
   ["no JSON", "{", "profile: expected JSON"],
-  ["no object", "[1]", "profile: expected an options object, received [1]"],
+  ["no object", "[1]", "profile: expected an options object with name, received [1]"],
   ["no name", { ...h100, name: 7 }, "profile: name: expected a name, received 7"],
   ["an unknown field", { ...h100, speed: 1 }, "profile h100-ib400: expected options among name"],
   [

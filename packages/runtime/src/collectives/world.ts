@@ -9,7 +9,6 @@ import {
   expectValue,
 } from "@mosaic/core";
 import {
-  checkRank,
   connectRank,
   type ConnectRankOptions,
   type ControlPlane,
@@ -66,7 +65,7 @@ export async function openWorld(
   collectives: InProcessCollectives,
   options: WorldOptions,
 ): Promise<readonly Context[]> {
-  checkRank({ size });
+  expectValue("world: size", Number.isInteger(size) && size >= 1, "an integer number of ranks ≥ 1", size);
   checkFunction("world: device", (options as Partial<WorldOptions> | null | undefined)?.device);
   const { device, ...worldOptions } = options;
   const devices = openDevices(size, collectives, device);
