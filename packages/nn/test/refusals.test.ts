@@ -21,6 +21,9 @@ test.each([Number.NaN, 1.5, Number.POSITIVE_INFINITY])("ignoreIndex %d is reject
   await onOneRank(async (ctx) => {
     using logits = fromArray(ctx, [1, 2], [1, 2]);
     using targets = fromArray(ctx, [0], [1]);
+    expect(() => crossEntropy(logits as never, targets as never, undefined as never)).toThrow(
+      /^crossEntropy: expected a Context from init\(\), received a Tensor/,
+    );
     expect(() => crossEntropy(ctx, logits, targets, { ignoreIndex })).toThrow(
       /ignoreIndex: expected an integer, received/,
     );

@@ -288,7 +288,7 @@ test.each([
     [...quickOptions, "--nodes", "257", "--tiles", "tiles.svg"],
     /--tiles: expected at most 1024 ranks, .* received 1028; use --svg/,
   ],
-  [[...quickOptions, "--token", "3"], /Unknown option '--token'/],
+  [[...quickOptions, "--token", "3"], /Unknown option '--token'.*; mosaic-plan --help lists all options/],
   [[...quickOptions, "ring"], /Unexpected argument 'ring'/],
 ])("%j exits with code 2 and states what was expected", (args, message) => {
   const { status, stdout, stderr } = runMosaicPlan(...args);

@@ -100,7 +100,7 @@ function parseArgv(args: readonly string[]) {
   try {
     return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
   } catch (error) {
-    throw new UsageError((error as Error).message, { cause: error });
+    throw new UsageError(`${(error as Error).message}; mosaic-bench --help lists all options`, { cause: error });
   }
 }
 

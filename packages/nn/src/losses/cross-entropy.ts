@@ -7,6 +7,7 @@ import {
   scope,
   ShapeError,
   type Tensor,
+  checkContext,
   checkTensor,
   defineOptions,
   option,
@@ -113,5 +114,6 @@ export function crossEntropyTerms(logits: Tensor, targets: Tensor, options?: Cro
  * @throws ShapeError or OptionError for invalid arguments.
  */
 export function crossEntropy(ctx: Context, logits: Tensor, targets: Tensor, options?: CrossEntropyOptions): Tensor {
+  checkContext("crossEntropy", ctx);
   return scope(() => meanOverMesh(ctx, crossEntropyTerms(logits, targets, options)));
 }

@@ -156,7 +156,7 @@ function parseArgv(args: readonly string[]): Values {
   try {
     return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
   } catch (error) {
-    throw new UsageError((error as Error).message, { cause: error });
+    throw new UsageError(`${(error as Error).message}; mosaic-plan --help lists all options`, { cause: error });
   }
 }
 
