@@ -294,7 +294,9 @@ describe("a job with an unusable host, ssh program or entry", () => {
     expect(failedOutcome.code).toBe(2);
     const { code, stderr } = await launch("n0,n1", ["missing.mjs"]).outcome;
     expect(stderr).toMatch(/\[n\d\] mosaic-run: entry missing\.mjs: no such file/);
-    expect(stderr).toMatch(/mosaic-run: host n\d: its agent exited without a result \(the exit code of the agent is 2\) {3}exit code 2/);
+    expect(stderr).toMatch(
+      /mosaic-run: host n\d: its agent exited without a result \(the exit code of the agent is 2\) {3}exit code 2/,
+    );
     expect(code).toBe(2);
   });
 });

@@ -8,12 +8,7 @@ import {
   checkFunction,
   expectValue,
 } from "@mosaic/core";
-import {
-  connectRank,
-  type ConnectRankOptions,
-  type ControlPlane,
-  createInProcessControl,
-} from "./connect.ts";
+import { connectRank, type ConnectRankOptions, type ControlPlane, createInProcessControl } from "./connect.ts";
 
 /** Options of a world whose ranks are all in one process. */
 export interface WorldOptions extends Omit<InitOptions, "device" | "collectives" | "rank" | "worldSize"> {
