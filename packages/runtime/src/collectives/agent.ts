@@ -112,9 +112,10 @@ function resolveEndpoint({ launcher, worldSize, localWorldSize, endpoint }: Laun
     );
   }
   if (endpoint === undefined) {
+    const missingNames = ["MASTER_ADDR", "MASTER_PORT"].filter((name) => !process.env[name]);
     throw missingError(
       "MASTER_ADDR and MASTER_PORT in the environment",
-      `at most one of the two, and ${localWorldSize} of ${worldSize} ranks on this host`,
+      `${missingNames.map((name) => `no ${name}`).join(", ")}, and ${localWorldSize} of ${worldSize} ranks on this host`,
       `set MASTER_ADDR to an address of rank 0's host, and MASTER_PORT to a free port there${launcher === "Open MPI" ? ": mpirun -x MASTER_ADDR=… -x MASTER_PORT=29400" : ""}`,
     );
   }
