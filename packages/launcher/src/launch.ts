@@ -182,9 +182,10 @@ class RunningJob {
     const timer =
       timeoutMs === undefined ? undefined : setTimeout(() => this.#requestStop(timeoutStopRequest), timeoutMs);
     try {
-      // In this order, the process that tests setpriv has exited before the coordinator can reject.
-      const wrapCommand = await createDeathSignalWrapper();
-      const coordinator = await this.#openCoordinator();
+      const deathSignalWrapper = createDeathSignalWrapper();
+      // If the coordinator rejects, the process that tests setpriv exits first.
+      const coordinator = await this.#openCoordinator().finally(() => deathSignalWrapper);
+      const wrapCommand = await deathSignalWrapper;
       this.#coordinator = coordinator;
       if (this.#stopRequest !== undefined) coordinator.stop(this.#stopRequest);
       const orphanGuard = new OrphanGuard(runId, coordinator.privateDir);
