@@ -1,3 +1,4 @@
+import { setTimeout } from "node:timers/promises";
 import type { Context } from "@mosaic/core";
 import { collectivesSuite } from "../collectives/suite.ts";
 
@@ -153,6 +154,8 @@ async function recordMismatchedCall(ctx: Context): Promise<void> {
   for (const deadline = performance.now() + 10_000; performance.now() < deadline; ) {
     world.barrier().wait();
     await device.stream.synchronize();
+    // The call log contains the last 32 calls. A report that takes longer could not describe the calls that differ.
+    await setTimeout(20);
   }
 }
 
