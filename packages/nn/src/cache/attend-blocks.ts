@@ -1,5 +1,6 @@
 import {
   type AttentionState,
+  clipKeys,
   formatValue,
   hasDiagonalEnd,
   hasDiagonalStart,
@@ -161,6 +162,7 @@ function visibleRows(
       if (hasDiagonalEnd(slice.type) && slice.k1 === length - count + slice.q1)
         numSelfAttendingQueries += slice.q1 - slice.q0;
     }
+    checkKeptKeys(slices, { firstQueryPosition: length - count, firstKeptPosition: table.firstKeptPosition });
     return visibleRowSlices(slices, table.listRankRows(memory.rank, 0, length));
   });
   const visible = { ...computeBoundingRows(samples), numSelfAttendingQueries };
@@ -185,6 +187,27 @@ function checkCount(count: number, length: number): void {
     received: String(count),
     remedy: "append the keys and values of these tokens first",
   });
+}
+
+/**
+ * Throws an OptionError if a query attends to a key that the sliding window has dropped. Only tokens before those of
+ * the last append do.
+ */
+function checkKeptKeys(
+  slices: readonly Slice[],
+  { firstQueryPosition, firstKeptPosition }: { firstQueryPosition: number; firstKeptPosition: number },
+): void {
+  if (firstKeptPosition === 0) return;
+  for (const slice of slices) {
+    const [droppedKeys] = clipKeys(slice, 0, firstKeptPosition);
+    if (droppedKeys === undefined) continue;
+    throw new OptionError({
+      where: "KvCache: attend",
+      expected: `queries that attend to keys from position ${firstKeptPosition}, because the sliding window has dropped the tokens before it`,
+      received: `a query at position ${firstQueryPosition + droppedKeys.q0} that attends to the key at position ${droppedKeys.k0}`,
+      remedy: "pass only the queries of the tokens that were appended last",
+    });
+  }
 }
 
 /**

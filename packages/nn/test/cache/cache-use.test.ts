@@ -86,6 +86,22 @@ describe("memory of KvCache", () => {
       expect(cache.freeTokens).toBe(4);
     }));
 
+  test("rejects queries that attend to tokens that the sliding window has dropped", () =>
+    onOneRank(async (ctx) => {
+      using cache = createCache(ctx, { slidingWindow: 6 });
+      using sequence = cache.createSequence();
+      appendRandom(ctx, cache, sequence, 9);
+      using before = cache.layer(0, [sequence]).attend(queries(ctx, 3));
+      appendRandom(ctx, cache, sequence, 0); // drops positions 0 to 3
+      const layer = cache.layer(0, [sequence]);
+      expect(() => layer.attend(queries(ctx, 3))).toThrow(
+        "KvCache: attend: expected queries that attend to keys from position 4, because the sliding window has dropped the tokens before it, received a query at position 6 that attends to the key at position 1; pass only the queries of the tokens that were appended last",
+      );
+      // With a window of 3, the same queries attend to kept keys only. The last query attends to the last 3 of 9 keys.
+      using after = layer.attend(queries(ctx, 3), { mask: masks.slidingWindow(3) });
+      expect(after.shape).toEqual(before.shape);
+    }));
+
   test("drops blocks outside the sliding window, but none that are visible after a small truncate", () =>
     onOneRank((ctx) => {
       using cache = createCache(ctx, { slidingWindow: 6 });
