@@ -1,3 +1,4 @@
+import { flex } from "@mosaic/backend-flex";
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
@@ -92,6 +93,22 @@ test.each([
     expect(new Set(kinds)).toEqual(new Set(["duplicate"]));
   },
 );
+
+test("prove follows sums of rows whose heads were computed by different ranks", () => {
+  // ulysses adds dk head by head. A rank that requires some rows of a shard returns all heads of these rows at once.
+  const placement = {
+    name: "unequal",
+    spans: (index: number, _count: number, length: number) => {
+      const bounds = [0, length - 3, length - 3, length - 1, length - 1, length, length];
+      return [{ start: bounds[index]!, length: bounds[index + 1]! - bounds[index]!, step: 1 }];
+    },
+  };
+  const sizes = { mesh: { node: 3, gpu: 2 }, tokens: 11, keyTokens: 11, numHeads: 2, headDim: 4 };
+  const backend = flex({ axis: "node", stages: 0, inner: ulysses({ axis: "gpu" }) });
+  for (const mask of [masks.causal(), masks.slidingWindow(5)]) {
+    expect(prove(record({ backend, mask, placement, ...sizes })).violations, mask.name).toEqual([]);
+  }
+});
 
 test("prove follows collectives", () => {
   const sizes = { mesh: { dp: 2, sp: 4 }, tokens: 20, numHeads: 1, headDim: 4 };

@@ -428,10 +428,16 @@ function addRemainder(remaining: Region[], region: Region, layout: StridedLayout
   }
   const isContiguous = layout.high - layout.low === layout.size;
   if (isContiguous && layout.low <= box.low && box.high <= layout.high) return volume(box.sizes);
-  if (isContiguous && isDense(box)) {
-    for (const range of clipToRange(box, box.low, layout.low)) remaining.push(region.subRegion(range));
-    for (const range of clipToRange(box, layout.high, box.high)) remaining.push(region.subRegion(range));
-    return Math.min(layout.high, box.high) - Math.max(layout.low, box.low);
+  // A contiguous view may cover several rows of a box with gaps, whose intersection need not be a box.
+  if (isContiguous) {
+    let numElements = volume(box.sizes);
+    for (const [low, high] of [[box.low, layout.low] as const, [layout.high, box.high] as const]) {
+      for (const range of clipToRange(box, low, high)) {
+        remaining.push(region.subRegion(range));
+        numElements -= volume(range.sizes);
+      }
+    }
+    return numElements;
   }
   const offset = findOrigin(layout.box, box);
   if (offset) {
