@@ -164,7 +164,7 @@ export function flex(options?: FlexOptions): AttentionBackend {
     name: "flex",
     description: formatSettings(settings),
     axes: [axis, ...inner.axes],
-    check: (ctx) => validate.context(ctx),
+    check: (ctx, layouts) => validate.context(ctx, layouts),
 
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);

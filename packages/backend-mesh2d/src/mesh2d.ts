@@ -155,8 +155,8 @@ export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
     description: describeOptions(parsedOptions),
     axes: [axis],
 
-    check(ctx) {
-      validate.context(ctx);
+    check(ctx, layouts) {
+      validate.context(ctx, layouts);
       checkShape(ctx);
     },
 

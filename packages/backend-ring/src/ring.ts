@@ -73,7 +73,7 @@ export function ring(options?: RingOptions): AttentionBackend {
     name: "ring",
     description: inner.name === "local" ? `ring(${axis})` : `ring(${axis}, ${describeBackend(inner)})`,
     axes: [axis, ...inner.axes],
-    check: (ctx) => validate.context(ctx),
+    check: (ctx, layouts) => validate.context(ctx, layouts),
 
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);

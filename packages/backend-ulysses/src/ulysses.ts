@@ -78,7 +78,7 @@ export function ulysses(options?: UlyssesOptions): AttentionBackend {
     name: "ulysses",
     description: inner.name === "local" ? `ulysses(${axis})` : `ulysses(${axis}, ${describeBackend(inner)})`,
     axes,
-    check: (ctx) => validate.context(ctx),
+    check: (ctx, layouts) => validate.context(ctx, layouts),
 
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);

@@ -32,7 +32,7 @@ export function broadcastingBackend(axis: string, inner: AttentionBackend = loca
   return {
     name: "broadcasting",
     axes: [axis, ...inner.axes],
-    check: (ctx) => validate.context(ctx),
+    check: (ctx, layouts) => validate.context(ctx, layouts),
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);
       for (const block of broadcastBlocks(ctx, call, kv)) inner.attend(ctx, call, state, block);

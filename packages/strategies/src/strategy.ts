@@ -112,9 +112,9 @@ export function createStrategy(nestedBackend: AttentionBackend, requirements: Me
     description: `${requirements.name}: ${describeBackend(nestedBackend)}`,
     axes,
     meshFor: requirements.meshFor,
-    check(ctx) {
+    check(ctx, layouts) {
       checkMesh(ctx, axes, requirements);
-      nestedBackend.check?.(ctx);
+      nestedBackend.check?.(ctx, layouts);
     },
     attend(ctx, call, state, kv) {
       checkMesh(ctx, axes, requirements);

@@ -232,6 +232,7 @@ export function attention(
   backend.check?.(ctx);
   const where = `${backendLabel(backend)}, rank ${ctx.rank}`;
   checkAttention(where, { ctx, backend, queries, keys }, { q, k, v });
+  backend.check?.(ctx, { queries, keys });
   const batchSizes = { batch: q.shape[0]!, queries: queries.length, keys: keys.length };
   if (sinks) checkSinks(where, sinks, q);
   if (parsedOptions.alibiSlopes)

@@ -48,10 +48,12 @@ export interface AttentionBackend {
   readonly axes: readonly string[];
   /**
    * Throws an OptionError that reports what to pass to `init` if the backend does not support this mesh. `attention`
-   * and the modules call it first on every rank, before layouts exist and before anything is sent. A backend calls
-   * `check` of its inner backend. It must not communicate.
+   * and the modules call it first on every rank, before layouts exist and before anything is sent. `attention` calls it
+   * again with the layouts of the call, and the backend also throws if it does not support these. A backend calls
+   * `check` of its inner backend with the same arguments, because a rank that attends to no key in a step does not call
+   * its inner backend. It must not communicate.
    */
-  check?(ctx: Context): void;
+  check?(ctx: Context, layouts?: Pick<AttentionCall, "queries" | "keys">): void;
   /**
    * Returns this backend for one call whose keys arrive in blocks from these coordinates, in this order, the same on
    * every rank. Work that depends only on the queries can then be done once for all blocks. If absent, each block costs

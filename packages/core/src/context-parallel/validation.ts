@@ -11,7 +11,8 @@ import { formatShape, type Shape, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 
 // Every rank validates its arguments before it posts anything, because an error on one rank must not leave others
-// waiting for a message. Inner backends also validate, but only when the first block has arrived.
+// waiting for a message. Inner backends also validate, but only when the first block has arrived, so that what does not
+// depend on the block is checked by `AttentionBackend.check`.
 
 /** Requirements of a backend on its calls. */
 export interface ValidationRules {
@@ -33,10 +34,10 @@ export interface ValidationRules {
 /** Checks of one backend's calls; each throws before anything is sent. */
 export interface Validator {
   /**
-   * Checks that the mesh has the axes and meets the requirements of the inner backend, as `AttentionBackend.check`
-   * does. Throws OptionError.
+   * Checks that the mesh has the axes and, if layouts are passed, that the sequences are sharded along them; then the
+   * requirements of the inner backend, as `AttentionBackend.check` does. Throws OptionError.
    */
-  context(ctx: Context): void;
+  context(ctx: Context, layouts?: Pick<AttentionCall, "queries" | "keys">): void;
   /**
    * Checks a forward: the context is open and no tensor is disposed; the mesh has the axes; the sequences are sharded
    * along them, and the shards are those of this rank; q, k and v have one dtype, matching shapes, and the number of
@@ -88,10 +89,13 @@ class CallValidator implements Validator {
     });
   }
 
-  context(ctx: Context): void {
+  context(ctx: Context, layouts?: Pick<AttentionCall, "queries" | "keys">): void {
     checkContext(this.#label, ctx);
-    this.#checkMesh(`${this.#label}, rank ${ctx.rank}`, ctx);
-    this.#rules.inner?.check?.(ctx);
+    const { sharded = ["keys"], inner } = this.#rules;
+    const where = `${this.#label}, rank ${ctx.rank}`;
+    this.#checkMesh(where, ctx);
+    if (layouts) for (const name of sharded) this.#checkShardAxes(where, name, layouts[name]);
+    inner?.check?.(ctx, layouts);
   }
 
   attend(ctx: Context, call: AttentionCall, state: AttentionState, kv: KvShard): void {
@@ -158,19 +162,24 @@ class CallValidator implements Validator {
 
   /**
    * Checks that a sequence is sharded along all axes, in their order, because rows are concatenated along the last axis
-   * first, and that the shard is that of this rank.
+   * first.
    */
-  #checkSequence(where: string, { mesh }: Context, { name, layout, at }: ShardedSequence): void {
+  #checkShardAxes(where: string, name: "queries" | "keys", layout: Layout): void {
     const { axis, axes = [axis] } = this.#rules;
     const shardAxes = layout.axes.filter((each) => axes.includes(each));
-    if (shardAxes.length !== axes.length || axes.some((each, i) => each !== shardAxes[i])) {
-      throw new OptionError({
-        where,
-        expected: `${name} sharded along ${axes.join(", ")}${axes.length > 1 ? ", in this order" : ""}`,
-        received: layout.axes.length > 0 ? `${name} sharded along ${layout.axes.join(", ")}` : `unsharded ${name}`,
-        remedy: "shard with a layout along backend.axes; otherwise (query, key) pairs are counted more than once",
-      });
-    }
+    if (shardAxes.length === axes.length && axes.every((each, i) => each === shardAxes[i])) return;
+    throw new OptionError({
+      where,
+      expected: `${name} sharded along ${axes.join(", ")}${axes.length > 1 ? ", in this order" : ""}`,
+      received: layout.axes.length > 0 ? `${name} sharded along ${layout.axes.join(", ")}` : `unsharded ${name}`,
+      remedy: "shard with a layout along backend.axes; otherwise (query, key) pairs are counted more than once",
+    });
+  }
+
+  /** Checks that a sequence is sharded along all axes, and that the shard is that of this rank. */
+  #checkSequence(where: string, { mesh }: Context, { name, layout, at }: ShardedSequence): void {
+    this.#checkShardAxes(where, name, layout);
+    const { axis } = this.#rules;
     const meshCoordinate = mesh.coordinate[axis];
     if (at[axis] === meshCoordinate) return;
     throw new OptionError({

@@ -196,3 +196,17 @@ test("an inner backend must use a different axis, and its mesh check is called",
   );
   expect(() => validator({ name: "mine", axis: "node", inner }).context(ctx)).toThrow("inner: received node,gpu");
 });
+
+test("an inner backend checks the layouts of a call", () => {
+  const innerValidator = validator({ name: "inner", axis: "gpu", axes: ["node", "gpu"], sharded: ["queries", "keys"] });
+  const inner: AttentionBackend = { ...local(), check: (...args) => innerValidator.context(...args) };
+  const outerValidator = validator({ name: "outer", axis: "node", inner });
+  const [valid, invalid] = [layout(["node", "gpu"]), layout(["gpu", "node"])];
+  outerValidator.context(ctx, { queries: valid, keys: valid });
+  expect(() => outerValidator.context(ctx, { queries: valid, keys: invalid })).toThrow(
+    "inner(gpu), rank 0: expected keys sharded along node, gpu, in this order, received keys sharded along gpu, node; ",
+  );
+  expect(() => outerValidator.context(ctx, { queries: valid, keys: layout(["gpu"]) })).toThrow(
+    "outer(node), rank 0: expected keys sharded along node, received keys sharded along gpu; ",
+  );
+});

@@ -20,7 +20,7 @@ function broadcastBackend(axis: string, inner = local()): AttentionBackend {
   return {
     name: "broadcast",
     axes: [axis, ...inner.axes],
-    check: (ctx) => validate.context(ctx),
+    check: (ctx, layouts) => validate.context(ctx, layouts),
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);
       for (const block of blocks(ctx, call, kv)) inner.attend(ctx, call, state, block);
