@@ -100,10 +100,16 @@ test.each([
   [{ max_completion_tokens: 0 }, "max_completion_tokens", /max_completion_tokens: expected an integer ≥ 1, received 0/],
   [{ stream_options: true }, "stream_options", /stream_options: expected an object, received true/],
   [
-    { stream_options: { include_usage: "yes" } },
+    { stream: true, stream_options: { include_usage: "yes" } },
     "stream_options",
     /stream_options.include_usage: expected true or false, received "yes"/,
   ],
+  [
+    { stream_options: { include_usage: true } },
+    "stream_options",
+    /stream_options.include_usage: expected false without stream, received true/,
+  ],
+  [{ repetition_penalty: 1e-300 }, "repetition_penalty", /expected a number ≥ 0.01 and ≤ 100, received 1e-300/],
   [{ stream_options: { include_usge: true } }, "stream_options", /stream_options: "include_usge": unknown field/],
   [
     { max_tokens: 1000 },
@@ -215,6 +221,55 @@ test("unknown models and URLs, wrong methods, large bodies and invalid JSON have
   expect((await post({ prompt: "a" }, { headers: { "content-type": "text/plain" } })).status).toBe(415);
   expect(await readRefusal(await post({}, { body: "{" }))).toEqual([400, "invalid_json", null]);
   expect(await readRefusal(await post({}, { body: "[]" }))).toEqual([400, "invalid_json", null]);
+});
+
+test("HEAD has the status and the headers of GET, without a body", async () => {
+  await startTestServer({ key: "right" });
+  const page = await fetch(server.url, { method: "HEAD" });
+  expect([page.status, page.headers.get("content-type")]).toEqual([200, "text/html; charset=utf-8"]);
+  const init = { headers: { authorization: "Bearer right" } };
+  const list = await fetch(`${server.url}/v1/models`, { ...init, method: "HEAD" });
+  const { length } = await (await fetch(`${server.url}/v1/models`, init)).text();
+  expect([list.status, list.headers.get("content-length"), await list.text()]).toEqual([200, String(length), ""]);
+  expect((await fetch(`${server.url}/v1/models`, { method: "HEAD" })).status).toBe(401);
+  const refused = await fetch(`${server.url}/v1/models`, { ...init, method: "DELETE" });
+  expect([refused.status, refused.headers.get("allow")]).toEqual([405, "GET, HEAD"]);
+});
+
+test("a path may have a query, percent-encoded characters and an origin", async () => {
+  await startTestServer();
+  for (const path of ["tiny", "tiny?x=1", "t%69ny"]) {
+    expect(await (await fetch(`${server.url}/v1/models/${path}`)).json()).toMatchObject({ id: "tiny" });
+  }
+  expect(await readRefusal(await fetch(`${server.url}/v1/models/%zz`))).toEqual([404, "model_not_found", "model"]);
+  // A request through a proxy has an absolute URL. `fetch` cannot send one.
+  const request = httpRequest(server.url, { path: `${server.url}/v1/models` }).end();
+  const [response] = (await once(request, "response")) as [{ statusCode: number; resume(): void }];
+  response.resume();
+  expect(response.statusCode).toBe(200);
+});
+
+test("a body that is not UTF-8 is refused with 400, and a byte order mark is ignored", async () => {
+  await startTestServer();
+  const body = (text: Uint8Array) => ({ body: Buffer.concat([Buffer.from('{"model":"tiny","prompt":"'), text]) });
+  const invalidBody = body(Buffer.from([0xff, 0x22, 0x7d]));
+  expect(await readRefusal(await post({}, invalidBody))).toEqual([400, "invalid_json", null]);
+  expect(server.sentMessages).toEqual([]);
+  const response = post({}, { body: `\uFEFF${JSON.stringify({ model: "tiny", prompt: "a" })}` });
+  await server.waitForMessages(1);
+  server.reply(0, "x", "stop");
+  expect((await response).status).toBe(200);
+});
+
+test.each(["model", "prompt", "stop"])("a deeply nested array as %s is refused with 400", async (name) => {
+  await startTestServer({ maxBodyBytes: 2 ** 20 });
+  const nestedArray = "[".repeat(100_000) + "]".repeat(100_000);
+  const fields = { model: '"tiny"', prompt: '"a"', [name]: nestedArray };
+  const body = `{${Object.entries(fields).map(([key, value]) => `"${key}":${value}`)}}`;
+  const response = await post({}, { body });
+  const { error } = (await response.json()) as { readonly error: { message: string; param: string } };
+  expect([response.status, error.param]).toEqual([400, name]);
+  expect(error.message).toMatch(/received a deeply nested array/);
 });
 
 test("requests from pages of other origins are refused, those from this server's page are not", async () => {

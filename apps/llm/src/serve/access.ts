@@ -61,8 +61,8 @@ const MAX_DISCARDED_BYTES = 64 * 2 ** 20;
 /**
  * Reads the body of a request, in UTF-8 JSON.
  *
- * @throws ApiError, 413 beyond `maxBytes` and 415 for another type, because a page of another site can send other types
- * without a preflight request.
+ * @throws ApiError, 400 for invalid UTF-8, 413 beyond `maxBytes` and 415 for another type, because a page of another
+ * site can send other types without a preflight request.
  */
 export async function readBody(request: IncomingMessage, maxBytes: number): Promise<string> {
   const contentType = request.headers["content-type"] ?? "";
@@ -79,5 +79,11 @@ export async function readBody(request: IncomingMessage, maxBytes: number): Prom
     throw new ApiError(413, `request body: expected at most ${maxBytes} bytes, received at least ${bytes}`, {
       code: "body_too_large",
     });
-  return Buffer.concat(chunks).toString("utf8");
+  try {
+    return new TextDecoder("utf-8", { fatal: true }).decode(Buffer.concat(chunks));
+  } catch {
+    throw new ApiError(400, "body: expected JSON in UTF-8, received bytes that are not UTF-8", {
+      code: "invalid_json",
+    });
+  }
 }

@@ -64,9 +64,11 @@ async function handleRequest(exchange: Exchange): Promise<void> {
   try {
     checkHostAndOrigin(request, rules.host);
     const { method, isPublic, handle } = findRoute(request);
-    if (request.method !== method) {
-      const message = `${request.url ?? ""}: expected method ${method}, received ${request.method ?? ""}`;
-      throw new ApiError(405, message, { code: "method_not_allowed", headers: { allow: method } });
+    // Node omits the body of a response to HEAD.
+    const methods = method === "GET" ? ["GET", "HEAD"] : [method];
+    if (!methods.includes(request.method ?? "")) {
+      const message = `${request.url ?? ""}: expected method ${methods.join(" or ")}, received ${request.method ?? ""}`;
+      throw new ApiError(405, message, { code: "method_not_allowed", headers: { allow: methods.join(", ") } });
     }
     if (isPublic !== true) checkKey(request, rules.key);
     await handle(exchange);
@@ -75,8 +77,12 @@ async function handleRequest(exchange: Exchange): Promise<void> {
   }
 }
 
-function findRoute({ url = "" }: IncomingMessage): Route {
-  const path = url.replace(/\?.*$/s, "");
+/** Returns the path of a request: `/health` for `/health?x=1` and for `http://127.0.0.1:8000/health`. */
+const requestPath = ({ url = "" }: IncomingMessage): string =>
+  url.replace(/^https?:\/\/[^/?]*/i, "").replace(/\?.*$/s, "") || "/";
+
+function findRoute(request: IncomingMessage): Route {
+  const path = requestPath(request);
   if (Object.hasOwn(routes, path)) return routes[path]!;
   if (path.startsWith("/v1/models/")) return { method: "GET", handle: sendModel };
   const expectedPaths = [...Object.keys(routes), "/v1/models/MODEL"].join(", ");
@@ -86,8 +92,9 @@ function findRoute({ url = "" }: IncomingMessage): Route {
 }
 
 function sendJson(response: ServerResponse, status: number, body: object): void {
-  response.writeHead(status, { "content-type": "application/json" });
-  response.end(`${JSON.stringify(body)}\n`);
+  const text = `${JSON.stringify(body)}\n`;
+  response.writeHead(status, { "content-type": "application/json", "content-length": Buffer.byteLength(text) });
+  response.end(text);
 }
 
 /** Sends an error response. For a stream that has begun, sends an error event and ends the stream without [DONE]. */
@@ -114,9 +121,18 @@ function describeModel({ name, created, maxLength, tokenizer }: ServedModel): ob
 
 const listModels = (model: ServedModel): object => ({ object: "list", data: [describeModel(model)] });
 
+/** Decodes percent-encoded characters. Returns a segment with an invalid encoding as it is. */
+function decodePathSegment(segment: string): string {
+  try {
+    return decodeURIComponent(segment);
+  } catch {
+    return segment;
+  }
+}
+
 function sendModel({ request, response, model }: Exchange): void {
-  if (request.url === `/v1/models/${encodeURIComponent(model.name)}`)
-    return sendJson(response, 200, describeModel(model));
+  const name = decodePathSegment(requestPath(request).slice("/v1/models/".length));
+  if (name === model.name) return sendJson(response, 200, describeModel(model));
   throw new ApiError(404, `${request.url ?? ""}: unknown model; this server has the model "${model.name}"`, {
     code: "model_not_found",
     param: "model",

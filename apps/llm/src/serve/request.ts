@@ -24,6 +24,8 @@ const isJsonObject = (value: unknown): value is JsonObject =>
 const DEFAULT_COMPLETION_TOKENS = 16;
 const DEFAULT_CHAT_TOKENS = 256;
 const MAX_STOP_STRINGS = 4;
+/** A logit divided by a penalty within these bounds is finite. */
+const repetitionPenaltyBounds = { min: 0.01, max: 100 };
 
 /** Fields that the server ignores, or for which it accepts only the value that is equivalent to their absence. */
 const restrictedFields: Readonly<
@@ -70,6 +72,7 @@ export function parseRequest(kind: RequestKind, body: string, model: ServedModel
     throw new ApiError(404, message, { code: "model_not_found", param: "model" });
   }
   fields.rejectUnsupportedFields(kind);
+  const isStreamed = fields.getField("stream", isBoolean, "true or false") === true;
   const tokens = kind === "chat" ? parseChatTokens(fields, model) : parsePromptTokens(fields, model);
   return {
     kind,
@@ -78,20 +81,21 @@ export function parseRequest(kind: RequestKind, body: string, model: ServedModel
       maxNewTokens: parseMaxNewTokens(kind, fields, { tokens, model }),
       ...parseSamplingOptions(fields),
     },
-    isStreamed: fields.getField("stream", isBoolean, "true or false") === true,
-    includesUsage: parseIncludeUsage(fields),
+    isStreamed,
+    includesUsage: parseIncludeUsage(fields, isStreamed),
   };
 }
 
 const isBoolean = (value: unknown): boolean => typeof value === "boolean";
 
-function parseIncludeUsage(fields: RequestFields): boolean {
+function parseIncludeUsage(fields: RequestFields, isStreamed: boolean): boolean {
   const streamOptions = fields.getField("stream_options", isJsonObject, "an object") as JsonObject | undefined;
   const { include_usage: includesUsage, ...otherFields } = streamOptions ?? {};
   rejectUnknownFields("stream_options", otherFields, "stream_options");
-  if (includesUsage === undefined || includesUsage === null) return false;
-  if (typeof includesUsage === "boolean") return includesUsage;
-  const message = `stream_options.include_usage: expected true or false, received ${formatTruncatedJson(includesUsage)}`;
+  if (includesUsage === undefined || includesUsage === null || includesUsage === false) return false;
+  if (includesUsage === true && isStreamed) return true;
+  const expected = isStreamed ? "true or false" : "false without stream";
+  const message = `stream_options.include_usage: expected ${expected}, received ${formatTruncatedJson(includesUsage)}`;
   throw invalidFieldError("stream_options", message);
 }
 
@@ -175,10 +179,16 @@ class RequestFields {
   }
 }
 
-const formatTruncatedJson = (value: unknown): string => {
-  const text = JSON.stringify(value);
+/** Formats a value for an error message. A body may nest arrays more deeply than JSON.stringify can. */
+function formatTruncatedJson(value: unknown): string {
+  let text: string;
+  try {
+    text = JSON.stringify(value);
+  } catch {
+    return Array.isArray(value) ? "a deeply nested array" : "a deeply nested object";
+  }
   return text.length > 60 ? `${text.slice(0, 57)}…` : text;
-};
+}
 
 function parseMaxNewTokens(
   kind: RequestKind,
@@ -201,7 +211,7 @@ function parseSamplingOptions(fields: RequestFields): Omit<TextOptions, "tokens"
   const temperature = fields.getNumber("temperature", { min: 0, max: 2 });
   const topP = fields.getNumber("top_p", { exclusiveMin: 0, max: 1 });
   const topK = fields.getNumber("top_k", { min: 0, isInteger: true });
-  const repetitionPenalty = fields.getNumber("repetition_penalty", { exclusiveMin: 0 });
+  const repetitionPenalty = fields.getNumber("repetition_penalty", repetitionPenaltyBounds);
   const seed = fields.getNumber("seed", { min: 0, isInteger: true }) ?? randomInt(2 ** 32);
   return {
     seed,
