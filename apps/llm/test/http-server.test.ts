@@ -26,7 +26,10 @@ class TestServer {
   readonly #http: Server;
   #notifySent: () => void = () => {};
 
-  constructor(limits: Partial<RequestRules> = {}, sizes = { maxRunning: 2, maxWaiting: 1 }) {
+  constructor(
+    limits: Partial<RequestRules> = {},
+    sizes: ConstructorParameters<typeof Engine>[0] = { maxRunning: 2, maxWaiting: 1 },
+  ) {
     this.engine = new Engine(sizes);
     const page = readFileSync(new URL("../page/chat.html", import.meta.url), "utf8");
     const allLimits = { host: "127.0.0.1", key: "", maxBodyBytes: 2000, deadlineMs: 60_000, ...limits };
@@ -270,6 +273,20 @@ test.each(["model", "prompt", "stop"])("a deeply nested array as %s is refused w
   const { error } = (await response.json()) as { readonly error: { message: string; param: string } };
   expect([response.status, error.param]).toEqual([400, name]);
   expect(error.message).toMatch(/received a deeply nested array/);
+});
+
+test("/health gives 503 if rank 0 does not respond", async () => {
+  await startTestServer({}, { maxRunning: 2, maxWaiting: 1, statsTimeoutMs: 20 });
+  const response = await fetch(`${server.url}/health`);
+  expect([response.status, await response.json()]).toMatchObject([503, { status: "unavailable", ranks: null }]);
+  // A late response has no effect.
+  const { id } = server.sentMessages[0] as { readonly id: number };
+  const stats = { running: 0, waiting: 0, freeTokens: 1, maxTokens: 1, allocated: 0 };
+  server.engine.receive({ type: "stats", id, stats });
+  const nextResponse = fetch(`${server.url}/health`);
+  await server.waitForMessages(2);
+  server.engine.receive({ type: "stats", id: (server.sentMessages[1] as { readonly id: number }).id, stats });
+  expect((await nextResponse).status).toBe(200);
 });
 
 test("requests from pages of other origins are refused, those from this server's page are not", async () => {

@@ -14,6 +14,9 @@ interface SubmittedRequest {
 
 type RankChannel = Channel<ServerMessage, RankMessage>;
 
+/** Time after which rank 0 is considered unresponsive. */
+const DEFAULT_STATS_TIMEOUT_MS = 5000;
+
 /**
  * Queue of waiting texts, and the texts that the ranks generate. It runs in the process of the server, so that waiting
  * texts outlive the ranks. If the ranks are lost, running texts fail with 503, and waiting texts are sent to the ranks
@@ -22,6 +25,7 @@ type RankChannel = Channel<ServerMessage, RankMessage>;
 export class Engine {
   readonly #maxRunningRequests: number;
   readonly #maxWaitingRequests: number;
+  readonly #statsTimeoutMs: number;
   #channel: RankChannel | undefined;
   #waitingRequests = new Map<number, SubmittedRequest>();
   readonly #runningRequests = new Map<number, SubmittedRequest>();
@@ -33,7 +37,9 @@ export class Engine {
   constructor({
     maxRunning: maxRunningRequests,
     maxWaiting: maxWaitingRequests,
-  }: { readonly maxRunning: number; readonly maxWaiting: number }) {
+    statsTimeoutMs = DEFAULT_STATS_TIMEOUT_MS,
+  }: { readonly maxRunning: number; readonly maxWaiting: number; readonly statsTimeoutMs?: number }) {
+    this.#statsTimeoutMs = statsTimeoutMs;
     this.#maxRunningRequests = maxRunningRequests;
     this.#maxWaitingRequests = maxWaitingRequests;
   }
@@ -72,15 +78,24 @@ export class Engine {
     return () => this.#cancel(id);
   }
 
-  /** Returns the statistics of rank 0, or null without ranks. */
+  /** Returns the statistics of rank 0, or null without ranks, and if rank 0 does not respond. */
   stats(): Promise<RankStats | null> {
     const channel = this.#channel;
     if (!channel) return Promise.resolve(null);
     const id = this.#nextId++;
     return new Promise((resolve) => {
-      this.#statsResolvers.set(id, resolve);
+      const timer = setTimeout(() => this.#resolveStats(id, null), this.#statsTimeoutMs);
+      this.#statsResolvers.set(id, (stats) => {
+        clearTimeout(timer);
+        resolve(stats);
+      });
       channel.send({ type: "stats", id });
     });
+  }
+
+  #resolveStats(id: number, stats: RankStats | null): void {
+    this.#statsResolvers.get(id)?.(stats);
+    this.#statsResolvers.delete(id);
   }
 
   /** Attaches ranks that are ready, and sends texts to them. */
@@ -94,8 +109,7 @@ export class Engine {
   receive(message: RankMessage): void {
     if (message.type === "ready") return;
     if (message.type === "stats") {
-      this.#statsResolvers.get(message.id)?.(message.stats);
-      this.#statsResolvers.delete(message.id);
+      this.#resolveStats(message.id, message.stats);
       return;
     }
     // A message for a cancelled request may have been in flight.
