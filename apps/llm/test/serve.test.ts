@@ -1,4 +1,6 @@
+import { once } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
+import { connect, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test } from "vitest";
@@ -153,11 +155,18 @@ describe("a server on two ranks", () => {
 
   test("stopping lets running requests complete", async () => {
     const response = await post("/v1/completions", { prompt: "And", max_tokens: 40, temperature: 0, stream: true });
+    // Connections whose client has not sent a complete request do not prevent the server from stopping.
+    const { hostname, port } = new URL(server.url);
+    const sockets = [0, 1].map(() => connect(Number(port), hostname).on("error", () => {}));
+    const [unused, incomplete] = sockets as [Socket, Socket];
+    await Promise.all([once(unused, "connect"), once(incomplete, "connect")]);
+    incomplete.write("POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Length: 10\r\n\r\n{");
     server.stop();
     let lastEvent: StreamEvent | undefined;
     for await (const event of readEvents(response)) lastEvent = event;
     expect(lastEvent?.choices?.[0]?.finish_reason).toMatch(/stop|length/);
     await server.completion;
+    for (const socket of sockets) socket.destroy();
     await expect(fetch(server.url)).rejects.toThrow(/fetch failed/);
   });
 });

@@ -39,6 +39,9 @@ export interface RunningServer {
 /** Restarts are limited by two consecutive failures at start-up, not by their number. */
 const MAX_RESTARTS = 1_000_000;
 
+/** Time in which clients may read the rest of their responses after the ranks have exited. */
+const CLOSE_TIMEOUT_MS = 2000;
+
 /**
  * Serves a folder's model. The HTTP server runs in this process, which starts the ranks as other processes. Ranks can
  * therefore neither block nor crash it, and it responds while they are restarted.
@@ -74,7 +77,11 @@ export async function serve(settings: ServeSettings, options: ServeOptions): Pro
     .finally(async () => {
       engine.fail("the ranks have exited");
       rankServer.close();
+      // All requests have been responded to. Connections remain open whose client has sent only a part of a request, or
+      // does not read its response.
+      const timer = setTimeout(() => httpServer.closeAllConnections(), CLOSE_TIMEOUT_MS);
       await closeHttp();
+      clearTimeout(timer);
       rmSync(directory, { recursive: true });
     });
   const kill = (): void => {
