@@ -23,11 +23,37 @@ export function abortOnSignals(): AbortSignal {
   return abortController.signal;
 }
 
+/** Records the first error of standard output. Without a listener, an error would end the program. */
+class OutputErrors {
+  #error: NodeJS.ErrnoException | undefined;
+
+  constructor() {
+    process.stdout.on("error", (error: NodeJS.ErrnoException) => (this.#error ??= error));
+    process.stderr.on("error", () => {});
+  }
+
+  /** Resolves to the error, unless the reader has closed the pipe, as `head` does. */
+  async find(): Promise<Error | undefined> {
+    // Resolves when everything has been written. Errors are emitted later than the write that caused them.
+    await new Promise<void>((resolve) => process.stdout.write("", () => setImmediate(resolve)));
+    return this.#error?.code === "EPIPE" ? undefined : this.#error;
+  }
+}
+
 /**
- * Runs `body` and returns the program's exit code: the result of `body`, 2 for a UsageError, or the exit code of failed
- * ranks. Prints either error.
+ * Runs `body` and returns the program's exit code: the result of `body`, 2 for a UsageError, the exit code of failed
+ * ranks, or 1 if the output cannot be written. Prints these errors. A closed pipe is not an error.
  */
 export async function runProgram(usage: string, body: () => Promise<number>): Promise<number> {
+  const outputErrors = new OutputErrors();
+  const exitCode = await runBody(usage, body);
+  const outputError = await outputErrors.find();
+  if (!outputError) return exitCode;
+  console.error(`cannot write to standard output: ${outputError.message}`);
+  return exitCode === 0 ? 1 : exitCode;
+}
+
+async function runBody(usage: string, body: () => Promise<number>): Promise<number> {
   try {
     return await body();
   } catch (error) {

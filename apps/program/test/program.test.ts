@@ -1,4 +1,5 @@
-import { appendFileSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { spawnSync } from "node:child_process";
+import { appendFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -67,3 +68,39 @@ test("Progress prints one line per 10 % if the output is not a terminal", () => 
   expect(lines[5]).toMatch(/^█{10}░{10} step 20, \d+ s, about \d+ s remaining\n$/);
   expect(lines.at(-1)).toMatch(/step 40, \d+ s\n$/);
 });
+
+/** Runs a program that writes `numLines` lines, with the given redirection of its output. */
+function runWriter(numLines: number, redirection: string): { readonly status: number | null; readonly stderr: string } {
+  const path = join(directory(), "program.mjs");
+  writeFileSync(
+    path,
+    `import { writeFileSync } from "node:fs";
+    import { runProgram } from ${JSON.stringify(new URL("../dist/index.js", import.meta.url).href)};
+    process.exitCode = await runProgram("usage", async () => {
+      for (let i = 0; i < ${numLines}; i++) {
+        process.stdout.write("line " + i + "\\n");
+        await new Promise((resolve) => setTimeout(resolve, 1));
+      }
+      writeFileSync(${JSON.stringify(`${path}.done`)}, "");
+      return 0;
+    });`,
+  );
+  const command = `set -o pipefail; "$@" ${redirection}`;
+  const args = ["-c", command, "bash", process.execPath, path];
+  const { status, stderr } = spawnSync("bash", args, { encoding: "utf8" });
+  expect(existsSync(`${path}.done`)).toBe(true);
+  return { status, stderr };
+}
+
+test("a program whose output is no longer read continues, without an error", () => {
+  expect(runWriter(50, "| head -1")).toEqual({ status: 0, stderr: "" });
+  expect(runWriter(50, "2>&1 | true")).toEqual({ status: 0, stderr: "" });
+});
+
+test.runIf(existsSync("/dev/full"))(
+  "a program whose output cannot be written ends with exit code 1 and the cause",
+  () => {
+    const { status, stderr } = runWriter(3, "> /dev/full");
+    expect([status, stderr]).toEqual([1, "cannot write to standard output: ENOSPC: no space left on device, write\n"]);
+  },
+);
