@@ -1,4 +1,4 @@
-import { appendFileSync, existsSync, readFileSync, writeFileSync } from "node:fs";
+import { appendFileSync, existsSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { UsageError } from "./command-line.ts";
 
 /** A line of a log: at least the number of completed steps. */
@@ -17,7 +17,10 @@ export class LearningCurve<Point extends LogLine> {
   /** Removes all lines after `step`, including an incomplete line of a killed process. */
   truncateAfter(step: number): void {
     const keptEntries = readLearningCurve<Point>(this.#path).filter((entry) => entry.step <= step);
-    writeFileSync(this.#path, keptEntries.map((entry) => `${JSON.stringify(entry)}\n`).join(""));
+    // Renamed, because a process that is killed here, or a full disk, must not lose the earlier lines.
+    const temporaryPath = `${this.#path}.tmp`;
+    writeFileSync(temporaryPath, keptEntries.map((entry) => `${JSON.stringify(entry)}\n`).join(""));
+    renameSync(temporaryPath, this.#path);
   }
 
   append(entry: Point): void {

@@ -1,5 +1,5 @@
 import { spawnSync } from "node:child_process";
-import { appendFileSync, existsSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
+import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
@@ -33,6 +33,21 @@ test("a learning curve continues after the step of a checkpoint, without a parti
     { step: 2, loss: 0.5 },
     { step: 3, loss: 0 },
   ]);
+});
+
+test("a learning curve keeps its lines if truncating it fails", () => {
+  const path = join(directory(), "curve.jsonl");
+  const lines = '{"step":1}\n{"step":2}\n{"step":3}\n';
+  writeFileSync(path, lines);
+  const program = `import { LearningCurve } from ${JSON.stringify(new URL("../dist/index.js", import.meta.url).href)};
+    new LearningCurve(${JSON.stringify(path)}).truncateAfter(2);`;
+  // Files may have at most 0 bytes.
+  const command = "trap '' XFSZ; ulimit -f 0; \"$@\"";
+  const args = ["-c", command, "bash", process.execPath, "--input-type=module", "-e", program];
+  const { status, stderr } = spawnSync("bash", args, { encoding: "utf8" });
+  expect(status).toBe(1);
+  expect(stderr).toContain("EFBIG");
+  expect(readFileSync(path, "utf8")).toBe(lines);
 });
 
 test.each(['{"step":2,"lo', "", "null", '{"loss":1}'])(
