@@ -10,7 +10,8 @@ import {
   throwIfFailed,
 } from "@mosaic/program";
 import { drawLossCurve, drawNeedles, drawPerplexity } from "./draw/pictures.ts";
-import { folderFilePaths, prepareFolder } from "./model-folder.ts";
+import { checkPrompt } from "./generate-text.ts";
+import { folderFilePaths, prepareFolder, readModelConfig } from "./model-folder.ts";
 import type { NeedleResult } from "./needles/measure-needles.ts";
 import type { PerplexityResult } from "./perplexity.ts";
 import { isLoopback } from "./serve/access.ts";
@@ -63,9 +64,14 @@ async function train(args: readonly string[]): Promise<void> {
   progress.end();
   const { curve: curvePath, picture: picturePath } = folderFilePaths(settings.out);
   const points = readLearningCurve<LossPoint>(curvePath);
+  const lastPoint = points.at(-1);
+  if (!lastPoint) {
+    console.log(`training already completed, but ${curvePath} has no steps to draw; the model is in ${settings.out}`);
+    return;
+  }
   writeFileSync(picturePath, drawLossCurve(points, settings));
   const heldOutLoss = points.findLast((point) => point.heldOut !== undefined)?.heldOut;
-  const { step, loss } = points.at(-1)!;
+  const { step, loss } = lastPoint;
   console.log(
     `${lastReport ? "trained" : "training already completed"}: step ${step}, loss ${loss.toFixed(3)}, held-out loss ${heldOutLoss?.toFixed(3)}; the model is in ${settings.out}`,
   );
@@ -84,6 +90,7 @@ async function runMeasurement<Result>(
   settings: ModelSettings,
   drawResult: (result: Result) => string,
 ): Promise<Result> {
+  readModelConfig(settings.model);
   const showProgress = progress.begin();
   let measurement: Result | undefined;
   await runRanks<{ readonly share?: number; readonly result?: Result }>(command, settings, ({ share, result }) => {
@@ -129,6 +136,7 @@ async function runNeedle(args: readonly string[]): Promise<void> {
 
 async function generate(args: readonly string[]): Promise<void> {
   const settings = parseSettings(args);
+  await checkPrompt(settings);
   process.stdout.write(settings.prompt);
   await runRanks<{ readonly text: string }>("generate", settings, ({ text }) => process.stdout.write(text), {
     maxRestarts: 0,

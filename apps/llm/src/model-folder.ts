@@ -1,7 +1,14 @@
-import { existsSync, mkdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+import { existsSync, mkdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import type { Context } from "@mosaic/attention";
-import { type CausalLM, createModel as createCausalLM, loadModel, Tokenizer } from "@mosaic/models";
+import {
+  type CausalLM,
+  createModel as createCausalLM,
+  loadModel,
+  type ModelConfig,
+  parseConfig,
+  Tokenizer,
+} from "@mosaic/models";
 import { readCorpus } from "./corpus.ts";
 import { type ArchitectureSettings, UsageError } from "./settings.ts";
 import { tokenizeCorpus } from "./tokenizer/corpus-tokens.ts";
@@ -53,14 +60,28 @@ export function createConfig(architecture: ArchitectureSettings): Readonly<Recor
 
 /** Writes a file atomically, because ranks may be reading it. */
 function writeAtomically(path: string, contents: string | Uint8Array): void {
-  writeFileSync(`${path}.${process.pid}`, contents);
-  renameSync(`${path}.${process.pid}`, path);
+  const temporaryPath = `${path}.${process.pid}`;
+  try {
+    writeFileSync(temporaryPath, contents);
+    renameSync(temporaryPath, path);
+  } catch (cause) {
+    rmSync(temporaryPath, { force: true });
+    throw createWriteError(path, cause);
+  }
+}
+
+function createWriteError(path: string, cause: unknown): UsageError {
+  const received = (cause as Error).message;
+  return new UsageError(
+    `--out: expected a folder that can be written, received ${path}: ${received}; free space, correct its permissions, or pass a different folder`,
+    { cause },
+  );
 }
 
 /**
  * Prepares a folder for training: writes tokenizer, tokens and config. An existing folder is kept.
  *
- * @throws UsageError if the folder contains a model of other sizes.
+ * @throws UsageError if the folder contains a model of other sizes, or cannot be written.
  */
 export function prepareFolder(folder: string, architecture: ArchitectureSettings): void {
   const paths = folderFilePaths(folder);
@@ -78,7 +99,11 @@ export function prepareFolder(folder: string, architecture: ArchitectureSettings
       `${folder}: the existing model does not match the options: ${differencesText}; remove the folder, or set --out`,
     );
   }
-  mkdirSync(join(folder, "training"), { recursive: true });
+  try {
+    mkdirSync(join(folder, "training"), { recursive: true });
+  } catch (cause) {
+    throw createWriteError(folder, cause);
+  }
   const { tokenizerFiles, train, heldOut } = tokenizeCorpus(readCorpus(), architecture.vocabulary);
   writeAtomically(paths.trainTokens, new Uint8Array(Uint16Array.from(train.flat()).buffer));
   writeAtomically(paths.heldOutTokens, new Uint8Array(Uint16Array.from(heldOut.flat()).buffer));
@@ -88,6 +113,24 @@ export function prepareFolder(folder: string, architecture: ArchitectureSettings
   writeAtomically(paths.generation, `${JSON.stringify(generationConfig, null, 2)}\n`);
   // Written last: a folder with this file has all files.
   writeAtomically(paths.config, `${JSON.stringify(config, null, 2)}\n`);
+}
+
+/** Reads the config.json of a model. Throws a UsageError for a folder without one. */
+export function readModelConfig(folder: string): ModelConfig {
+  const path = folderFilePaths(folder).config;
+  if (!existsSync(path)) {
+    throw new UsageError(
+      `--model: expected a folder with config.json, received ${folder}; train a model, or pass a different folder`,
+    );
+  }
+  let json: unknown;
+  try {
+    json = readJson(path);
+  } catch (cause) {
+    const received = (cause as Error).message;
+    throw new UsageError(`${path}: expected JSON, received ${received}; download the file again`, { cause });
+  }
+  return parseConfig(path, json);
 }
 
 /** The standard deviation of the embeddings that @mosaic/models creates. */

@@ -272,15 +272,20 @@ export function parseTrainSettings(args: readonly string[]): TrainSettings {
 
 /** Parses the settings of a measurement or of text generation. */
 export function parseModelSettings(args: readonly string[]): ModelSettings {
-  return parseOptions(args, modelOptions) as unknown as ModelSettings;
+  const settings = parseOptions(args, modelOptions) as unknown as ModelSettings;
+  checkLocalBackend(settings);
+  return settings;
 }
 
 /** Parses the settings of a server. */
 export function parseServeSettings(args: readonly string[]): ServeSettings {
   const settings = parseOptions(args, serveOptions) as unknown as ServeSettings;
   if (settings.port > 65_535) throw new UsageError(`--port: expected at most 65535, received ${settings.port}`);
-  if (settings.backend === "local" && settings.ranks > 1) {
-    throw new UsageError("--backend: expected ring, flex or ulysses if --ranks exceeds 1, received local");
-  }
+  checkLocalBackend(settings);
   return settings;
+}
+
+function checkLocalBackend({ backend, ranks }: { readonly backend: BackendName; readonly ranks: number }): void {
+  if (backend !== "local" || ranks === 1) return;
+  throw new UsageError("--backend: expected ring, flex or ulysses if --ranks exceeds 1, received local");
 }

@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { expect, test } from "vitest";
@@ -36,6 +36,17 @@ test("preparing a folder twice succeeds, and preparing it with other sizes fails
   expect(() => prepareFolder(folder, { ...sizes, layers: 7 })).toThrow(
     /num_hidden_layers 4, expected 7; remove the folder, or set --out/,
   );
+  rmSync(folder, { recursive: true });
+});
+
+test("preparing a folder that cannot be written leaves no temporary files", () => {
+  const folder = mkdtempSync(join(tmpdir(), "llm-folder-"));
+  mkdirSync(join(folder, "training", "train.bin"), { recursive: true });
+  const sizes = parseTrainSettings(["--vocabulary", "300"]);
+  expect(() => prepareFolder(folder, sizes)).toThrow(
+    /--out: expected a folder that can be written, received .*train.bin/,
+  );
+  expect(readdirSync(join(folder, "training"))).toEqual(["train.bin"]);
   rmSync(folder, { recursive: true });
 });
 

@@ -1,7 +1,7 @@
-import { existsSync, readFileSync, statSync } from "node:fs";
-import { basename, join, resolve } from "node:path";
-import { loadTokenizer, parseConfig, type Tokenizer } from "@mosaic/models";
-import { UsageError } from "../settings.ts";
+import { statSync } from "node:fs";
+import { basename, resolve } from "node:path";
+import { loadTokenizer, type Tokenizer } from "@mosaic/models";
+import { folderFilePaths, readModelConfig } from "../model-folder.ts";
 
 /** Properties of the served model. The server does not load its weights. */
 export interface ServedModel {
@@ -17,27 +17,12 @@ export interface ServedModel {
 
 /** Reads the tokenizer and the sizes of a folder. Throws a UsageError for a folder without them. */
 export async function readServedModel(folder: string, cacheTokens: number): Promise<ServedModel> {
-  const path = join(folder, "config.json");
-  if (!existsSync(path)) {
-    throw new UsageError(
-      `--model: expected a folder with config.json, received ${folder}; train a model, or pass a different folder`,
-    );
-  }
-  const config = parseConfig(path, readJson(path));
+  const config = readModelConfig(folder);
   return {
     name: basename(resolve(folder)),
-    created: Math.floor(statSync(path).mtimeMs / 1000),
+    created: Math.floor(statSync(folderFilePaths(folder).config).mtimeMs / 1000),
     tokenizer: await loadTokenizer(folder),
     vocabSize: config.vocabSize,
     maxLength: Math.min(config.maxBatchLength, cacheTokens),
   };
-}
-
-function readJson(path: string): unknown {
-  try {
-    return JSON.parse(readFileSync(path, "utf8"));
-  } catch (cause) {
-    const received = (cause as Error).message;
-    throw new UsageError(`${path}: expected JSON, received ${received}; download the file again`, { cause });
-  }
 }
