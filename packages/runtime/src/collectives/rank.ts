@@ -58,6 +58,12 @@ interface NativeRankFields {
   readonly hosts?: readonly number[];
 }
 
+/**
+ * Ranks that have not closed. Native code uses the memory of operands until their collectives are done, so a rank that the
+ * program no longer refers to must not be garbage-collected together with its pending operations and its device.
+ */
+const openRanks = new Set<NativeRank>();
+
 /** One rank of a job, with the engine to which all of its groups post. Keeps operands alive while they are in use. */
 export class NativeRank {
   readonly device: Device;
@@ -74,6 +80,7 @@ export class NativeRank {
     this.hosts = hosts;
     this.#engine = engine;
     this.#releaseDevice = releaseDevice;
+    openRanks.add(this);
   }
 
   /** Opens a rank. Resolves when it is connected with the others. */
@@ -159,6 +166,7 @@ export class NativeRank {
       callNative((addon) => addon.release(this.#engine));
       this.#releaseCompleted();
       this.#releaseDevice();
+      openRanks.delete(this);
     }
   }
 
