@@ -41,11 +41,20 @@ std::string stripOperationNumber(std::string text) {
   return from == std::string::npos ? text : text.erase(from, text.find(' ', from + 1) - from);
 }
 
+/// Whether two texts about operations of one group are equal, except for the number of the operation and the name of
+/// the group, which each rank chooses. `ownText` is of this rank.
+bool isSameExceptNames(const Operation& op, const std::string& ownText, const std::string& peerText) {
+  const std::string own = stripOperationNumber(ownText), peer = stripOperationNumber(peerText);
+  const std::string start = std::string(opName(op.op())) + " (";
+  const std::string end = own.substr(start.size() + op.group->name.size());
+  return peer.size() >= start.size() + end.size() && peer.starts_with(start) && peer.ends_with(end);
+}
+
 /// Whether a rank is in the same collective of the group, or in a sendRecv with the same number.
 bool isAtSameCall(const Operation& op, const Position& position) {
   if (position.group != op.signature.group || position.index != op.signature.index) return false;
   if (op.signature.index == 0 && position.sequence != op.signature.sequence) return false;
-  return stripOperationNumber(position.operation) == stripOperationNumber(op.name());
+  return isSameExceptNames(op, op.name(), position.operation);
 }
 
 std::string describePosition(const Operation& op, const Position& position) {
@@ -306,7 +315,7 @@ std::optional<Engine::Diagnosis> Engine::diagnoseDivergence(const Operation& op)
       continue;
     const std::string ownDescription = describeOperation(op.signature, op.group->name);
     if (isAtSameCall(op, position) &&
-        (op.signature.ragged || stripOperationNumber(position.description) == stripOperationNumber(ownDescription)))
+        (op.signature.ragged || isSameExceptNames(op, ownDescription, position.description)))
       continue;
     const std::string text =
         op.prefix() + mismatchText(options_.rank, ownDescription, position.rank, position.description);
