@@ -1,17 +1,8 @@
-import {
-  ClosedError,
-  type DType,
-  dtypeBytes,
-  errorFromFailure,
-  formatShape,
-  numel,
-  OutOfMemoryError,
-  type Shape,
-} from "@mosaic/core";
+import { ClosedError, type DType, dtypeBytes, formatShape, numel, OutOfMemoryError, type Shape } from "@mosaic/core";
 import { closeWhenUnused } from "./device-uses.ts";
 import { FreeLists } from "./free-lists.ts";
 import type { KernelCall } from "./kernel-arguments.ts";
-import { type DeviceCalls, type External, type NativeRuntime, translateErrors } from "./runtime.ts";
+import { type DeviceCalls, type External, type NativeRuntime, reportFailure, translateErrors } from "./runtime.ts";
 import type { ArgumentBuffer } from "./argument-buffer.ts";
 import { type BlockOwner, type MemoryBlock, NativeStorage } from "./storage.ts";
 
@@ -108,7 +99,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
   #createFailure(): Error {
     this.results[0] = this.address;
     const [code, message] = this.native.failure() ?? [1, "the device failed"];
-    return errorFromFailure(code, message);
+    return reportFailure(code, message);
   }
 
   /** Allocates memory for a dense tensor. */

@@ -1,6 +1,29 @@
-import { errorFromFailure } from "@mosaic/core";
+import { CollectiveMismatchError, errorFromFailure, type MosaicError } from "@mosaic/core";
 import type { KernelCall, KernelCalls } from "./kernel-arguments.ts";
 import { type NativeAddon, ArgumentBuffer } from "./argument-buffer.ts";
+
+/** Mismatches that calls of this process have thrown or rejected with: the number of the last report, by message. */
+const mismatchReports = new Map<string, number>();
+let lastReportNumber = 0;
+
+/** Returns the number of the last report of a mismatch. */
+export function lastMismatchReport(): number {
+  return lastReportNumber;
+}
+
+/** Returns the error for a native failure, which the caller throws or rejects with. */
+export function reportFailure(code: number, message: string): MosaicError {
+  const error = errorFromFailure(code, message);
+  if (error instanceof CollectiveMismatchError) mismatchReports.set(message, ++lastReportNumber);
+  return error;
+}
+
+/** Throws the error for a native failure that is a mismatch, unless a call has reported it after report `since`. */
+export function throwUnreportedMismatch(code: number, message: string, since: number): void {
+  if (!(errorFromFailure(code, message) instanceof CollectiveMismatchError)) return;
+  for (const [text, number] of mismatchReports) if (number > since && text.includes(message)) return;
+  throw reportFailure(code, message);
+}
 
 interface PendingCompletion {
   readonly resolve: () => void;
@@ -31,7 +54,7 @@ export class Completions {
     const pending = this.#pending.get(completion);
     this.#pending.delete(completion);
     if (code === 0) pending?.resolve();
-    else pending?.reject(errorFromFailure(code, message));
+    else pending?.reject(reportFailure(code, message));
   };
 }
 
@@ -85,6 +108,6 @@ export function translateErrors<T>(call: () => T): T {
   } catch (error) {
     const { code, message } = error as Error & { readonly code?: string };
     if (code === undefined || !/^\d+$/.test(code)) throw error;
-    throw errorFromFailure(Number(code), message);
+    throw reportFailure(Number(code), message);
   }
 }

@@ -14,7 +14,7 @@
 namespace mosaic {
 
 /// Version of the interface to JavaScript. Its counterpart, `protocol` in src/collectives/addon.ts, must be equal.
-constexpr int32_t kBindingVersion = 4;
+constexpr int32_t kBindingVersion = 5;
 
 struct Addon {
   std::shared_ptr<CompletionQueue> completions;

@@ -40,6 +40,18 @@ Napi::Value completed(const Napi::CallbackInfo& info) {
   return Napi::Number::New(info.Env(), engine ? static_cast<double>(engine->completedNumber()) : INFINITY);
 }
 
+// failure(engine): returns [code, message] of the engine's failure, or undefined if it has not failed.
+Napi::Value failure(const Napi::CallbackInfo& info) {
+  return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
+    const auto failure = getEngine(info)->failure();
+    if (!failure) return info.Env().Undefined();
+    const auto codeAndMessage = Napi::Array::New(info.Env(), 2);
+    codeAndMessage.Set(uint32_t{0}, failure->code);
+    codeAndMessage.Set(uint32_t{1}, failure->message);
+    return codeAndMessage;
+  });
+}
+
 // split(engine, group, color, name, completion): returns the number of the operation, for `splitResult`.
 Napi::Value split(const Napi::CallbackInfo& info) {
   return rethrowAsJsError(info.Env(), [&]() -> Napi::Value {
@@ -133,6 +145,7 @@ void exportCalls(Napi::Env env, Napi::Object exports) {
   exports.Set("record", Napi::Function::New(env, record));
   exports.Set("wait", Napi::Function::New(env, wait));
   exports.Set("completed", Napi::Function::New(env, completed));
+  exports.Set("failure", Napi::Function::New(env, failure));
   exports.Set("split", Napi::Function::New(env, split));
   exports.Set("splitResult", Napi::Function::New(env, splitResult));
   exports.Set("traffic", Napi::Function::New(env, traffic));

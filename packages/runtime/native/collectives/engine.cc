@@ -242,9 +242,8 @@ void Engine::leave(bool isConnected) {
   std::optional<MosaicFailure> closeFailure;
   {
     const std::lock_guard lock(mutex_);
-    // Only mismatches found while closing are reported here: earlier ones have failed later calls and the device.
-    const bool isMismatch = failure_ && failure_->code == MOSAIC_FAILURE_MISMATCH;
-    if (isMismatch && hasFailedClosing_) closeFailure = failure_;
+    // Only mismatches found while closing are passed to `onClosed`; earlier ones are returned by `failure`.
+    if (hasFailedClosing_ && failure_->code == MOSAIC_FAILURE_MISMATCH) closeFailure = failure_;
     lastOperation = lastOperationName_;
     counts = log_.serializeCounts();
   }

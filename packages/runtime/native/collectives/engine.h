@@ -79,6 +79,11 @@ class Engine : private ControlListener {
   const std::vector<Member>& members() const { return control_->members(); }
   /// Returns the number up to which all operations have completed or failed.
   uint64_t completedNumber() const { return lastCompletedNumber_; }
+  /// Returns the engine's failure, if it has failed.
+  std::optional<MosaicFailure> failure() {
+    const std::lock_guard lock(mutex_);
+    return failure_;
+  }
 
   /// Records that the rank has finished a step, and its device memory, for a monitor.
   void markStep(uint64_t reservedBytes, uint64_t peakBytes) { counters_->markStep(reservedBytes, peakBytes); }

@@ -53,6 +53,7 @@ export interface CollectivesAddon {
   record(engine: EngineHandle, group: number, description: string): void;
   wait(engine: EngineHandle, operation: number): void;
   completed(engine: EngineHandle): number;
+  failure(engine: EngineHandle): readonly [code: number, message: string] | undefined;
   split(
     ...splitArguments: [engine: EngineHandle, group: number, color: number, name: string, completion: number]
   ): number;
@@ -77,7 +78,7 @@ export function addon(): CollectivesAddon {
     packageName: "@mosaic/runtime",
     description: "the collectives engine",
     path: addonPath,
-    protocol: 4, // `kBindingVersion` in native/binding/addon.h
+    protocol: 5, // `kBindingVersion` in native/binding/addon.h
     requirements: "g++ and CMake",
   });
   cachedAddon.bind(completions.complete);

@@ -10,6 +10,7 @@ import {
   type Work,
 } from "@mosaic/core";
 import { retainDevice } from "../device-uses.ts";
+import { lastMismatchReport, throwUnreportedMismatch } from "../runtime.ts";
 import { completions, type EngineHandle, type SplitResult, callNative, type OpenOptions } from "./addon.ts";
 
 const noDTypeCode = Object.keys(dtypeCodes).length;
@@ -56,6 +57,8 @@ interface NativeRankFields {
   /** Ends the rank's use of the native device. */
   readonly releaseDevice: () => void;
   readonly hosts?: readonly number[];
+  /** `lastMismatchReport()` when the rank began to open. */
+  readonly lastReportAtOpen: number;
 }
 
 /**
@@ -73,19 +76,22 @@ export class NativeRank {
   readonly #releaseDevice: () => void;
   /** Posted operations in order, except a prefix that is known to have completed. */
   #pending: PendingOperation[] = [];
+  readonly #lastReportAtOpen: number;
   #closePromise: Promise<void> | undefined;
 
-  private constructor({ device, engine, releaseDevice, hosts = [] }: NativeRankFields) {
+  private constructor({ device, engine, releaseDevice, hosts = [], lastReportAtOpen }: NativeRankFields) {
     this.device = device;
     this.hosts = hosts;
     this.#engine = engine;
     this.#releaseDevice = releaseDevice;
+    this.#lastReportAtOpen = lastReportAtOpen;
     openRanks.add(this);
   }
 
   /** Opens a rank. Resolves when it is connected with the others. */
   static async open(device: Device, openTransport: () => number, options: RankOptions): Promise<NativeRank> {
     let engine: EngineHandle | undefined;
+    const lastReportAtOpen = lastMismatchReport();
     const releaseDevice = retainDevice(device);
     try {
       await completions.expect(undefined, (completion) => {
@@ -93,9 +99,9 @@ export class NativeRank {
         engine = callNative((addon) => addon.open({ ...options, transport: openTransport() }, completion));
       });
       const hosts = callNative((addon) => addon.hosts(engine!));
-      return new NativeRank({ device, engine: engine!, releaseDevice, hosts });
+      return new NativeRank({ device, engine: engine!, releaseDevice, hosts, lastReportAtOpen });
     } catch (error) {
-      if (engine) await new NativeRank({ device, engine, releaseDevice }).close();
+      if (engine) await new NativeRank({ device, engine, releaseDevice, lastReportAtOpen }).close();
       else releaseDevice();
       throw error;
     }
@@ -149,8 +155,8 @@ export class NativeRank {
   }
 
   /**
-   * Finishes the posted operations, then closes. Idempotent. Rejects with a CollectiveMismatchError if closing reveals
-   * that this rank and another made different calls.
+   * Finishes the posted operations, then closes. Idempotent. Rejects with a CollectiveMismatchError if this rank and
+   * another made different calls, unless a call of this process has already reported it.
    */
   close(): Promise<void> {
     this.#closePromise ??= this.#close();
@@ -162,6 +168,8 @@ export class NativeRank {
       await completions.expect(undefined, (completion) => {
         callNative((addon) => addon.close(this.#engine, completion));
       });
+      const failure = callNative((addon) => addon.failure(this.#engine));
+      if (failure) throwUnreportedMismatch(...failure, this.#lastReportAtOpen);
     } finally {
       callNative((addon) => addon.release(this.#engine));
       this.#releaseCompleted();

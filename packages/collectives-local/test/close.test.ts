@@ -1,0 +1,46 @@
+import { CollectiveMismatchError } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { openRanks } from "./ranks.ts";
+import { readAll, tensor } from "./values.ts";
+
+const mismatch =
+  /rank 0 is at allReduce #1 \(world\) sum float32 \[1\], rank 1 at allReduce #1 \(world\) sum float32 \[2\]; /;
+
+/** Posts collectives that do not match, and waits until both ranks have failed. */
+async function openMismatchedRanks() {
+  const ranks = await openRanks(2);
+  const xs = ranks.devices.map((device, rank) => tensor(device, [1, 2].slice(0, rank + 1), [rank + 1]));
+  const works = ranks.groups.map((group, rank) => group.allReduce(xs[rank]!));
+  await new Promise((resolve) => setTimeout(resolve, 300));
+  return { ...ranks, xs, works };
+}
+
+async function closeAll({ contexts }: Awaited<ReturnType<typeof openMismatchedRanks>>): Promise<unknown[]> {
+  const results = await Promise.allSettled(contexts.map((context) => context.close()));
+  return results.filter((result) => result.status === "rejected").map(({ reason }) => reason as unknown);
+}
+
+test.each([false, true])("close rejects with a mismatch that no call has reported (wait: %s)", async (waits) => {
+  const ranks = await openMismatchedRanks();
+  if (waits) for (const work of ranks.works) work.wait();
+  const errors = await closeAll(ranks);
+  expect(errors.length).toBeGreaterThan(0);
+  for (const error of errors) {
+    expect(error).toBeInstanceOf(CollectiveMismatchError);
+    expect((error as Error).message).toMatch(mismatch);
+  }
+});
+
+test("close resolves after a mismatch that a read has reported", async () => {
+  const ranks = await openMismatchedRanks();
+  for (const work of ranks.works) work.wait();
+  const [outcome] = await readAll([ranks.xs[0]!]);
+  expect((outcome as Error).message).toMatch(mismatch);
+  expect(await closeAll(ranks)).toEqual([]);
+});
+
+test("close resolves after a mismatch that a later collective has reported", async () => {
+  const ranks = await openMismatchedRanks();
+  expect(() => ranks.groups[0]!.barrier()).toThrow(mismatch);
+  expect(await closeAll(ranks)).toEqual([]);
+});
