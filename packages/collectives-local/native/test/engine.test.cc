@@ -328,6 +328,27 @@ void testAbortWhileWaitingForPositions() {
   check(monotonicNs() - start < 800'000'000, "an aborted rank does not wait for positions");
 }
 
+/// A closing rank waits for its peers from `close`, not from the start of its operation.
+void testDrainTimeoutBeginsAtClose() {
+  const auto world = std::make_shared<InProcessWorld>(2, kTimeoutNs);
+  Rank<Cpu> zero, one;
+  EngineOptions options = optionsOf(0, 2, kTimeoutNs);
+  options.drainTimeoutNs = 2'000'000'000;
+  zero.engine = Engine::open(TransportPtr(Cpu::openTransport()), zero.device->compute(),
+                             std::make_unique<InProcessControl>(world, 0), options,
+                             [&](const MosaicFailure*) { zero.isFinished = true; });
+  one.open(world, 1, 2, kTimeoutNs);
+  zero.awaitOpen();
+  one.awaitOpen();
+  zero.postAndWait(barrier());
+  std::this_thread::sleep_for(std::chrono::nanoseconds(options.drainTimeoutNs + 100'000'000));
+  std::thread closing([&] { zero.close(); });
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));
+  one.postAndWait(barrier());
+  closing.join();
+  check(!zero.device->synchronize() && !one.device->synchronize(), "a peer may post after `close`");
+}
+
 void testBootstrapReportsFailures() {
   const auto world = std::make_shared<InProcessWorld>(1, kTimeoutNs);
   InProcessControl control(world, 0);
@@ -365,6 +386,7 @@ void testAll() {
   testTextsAreCutBetweenCharacters();
   testBootstrapReportsFailures();
   testAbortWhileWaitingForPositions();
+  testDrainTimeoutBeginsAtClose();
   for (uint32_t n : {1u, 2u, 5u, 8u}) testSplits<Cpu>(n);
 }
 

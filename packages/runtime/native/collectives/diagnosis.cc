@@ -266,8 +266,8 @@ std::optional<Engine::Diagnosis> Engine::diagnose(Operation& op) {
 }
 
 std::optional<Engine::Diagnosis> Engine::diagnoseClosing(const Operation& op) {
-  const bool isStalled =
-      isClosing_ && options_.drainTimeoutNs >= 0 && monotonicNs() - lastProgressNs_ >= options_.drainTimeoutNs;
+  const bool isStalled = isClosing_ && options_.drainTimeoutNs >= 0 &&
+                         monotonicNs() - std::max<int64_t>(lastProgressNs_, closingSinceNs_) >= options_.drainTimeoutNs;
   if (!isStopped_ && !isStalled) return std::nullopt;
   return Diagnosis{failureRecord(MOSAIC_FAILURE_CLOSED, describeLocation(op) + ": closed during " + op.name()),
                    failureRecord(MOSAIC_FAILURE_PEER_LOST, rankName(options_.rank) + " exited during " + op.name())};

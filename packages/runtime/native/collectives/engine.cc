@@ -155,6 +155,7 @@ void Engine::close(CompletionCallback onClosed) {
     if (!hasExited_) onClosed_ = std::exchange(onClosed, nullptr);
   }
   if (onClosed) return onClosed(nullptr);
+  closingSinceNs_ = monotonicNs();
   isClosing_ = true;
   wake();
 }

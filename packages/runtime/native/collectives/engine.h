@@ -27,7 +27,8 @@ struct EngineOptions {
   uint32_t rank = 0, size = 1;
   /// Timeout of a collective.
   int64_t timeoutNs = 300'000'000'000;
-  /// When closing: time to wait for ranks that make no progress. Negative: until the timeout.
+  /// When closing: time since `close` or the last progress, whichever is later, after which operations are given up.
+  /// Negative: until the timeout.
   int64_t drainTimeoutNs = -1;
   /// Time that the transport may take to connect the ranks once all have joined.
   int64_t connectTimeoutNs = 300'000'000'000;
@@ -312,6 +313,7 @@ class Engine : private ControlListener {
   ExitCounts exitCounts_;
 
   std::atomic<uint64_t> lastCompletedNumber_{0};
+  std::atomic<int64_t> closingSinceNs_{0};  // time of `close`
   std::atomic<bool> hasFailed_{false}, isClosing_{false}, isStopped_{false}, isTracing_{false};
   std::atomic<bool> hasNewEvents_{false}, isReportRequested_{false};
   std::atomic<bool> hasEvents_{false};
