@@ -1,4 +1,5 @@
 import { ring } from "@mosaic/backend-ring";
+import { perturbContext } from "@mosaic/conformance";
 import {
   attention,
   type AttentionBackend,
@@ -240,4 +241,22 @@ test("a body that differs the second time, a mutated result and invalid options 
     expect(() => checkpoint({ keepAttention: true }, undefined as never, x)).toThrow(/body: expected a function/);
     const options = { embedDim: 2, numHeads: 1, attentionAxis: 1, useCheckpoint: "keep" as never };
     expect(() => new MultiAxisAttention(ctx, options)).toThrow(/useCheckpoint: expected a boolean, or "keepAttention"/);
+  }));
+
+test("a checkpoint on a perturbed context drops the same weights again", () =>
+  onMesh({ sp: 2 }, async (ctx) => {
+    const computeGradient = async (isCheckpointed: boolean): Promise<Float32Array> => {
+      const perturbedContext = perturbContext(ctx, { completion: "soon", seed: 1 });
+      using attn = new MultiAxisAttention(perturbedContext, {
+        ...{ embedDim, numHeads: 2, attentionAxis: 1, backend: ring(), dropout: 0.5 },
+        useCheckpoint: isCheckpointed,
+      });
+      using x = shard(ctx, fromArray(ctx, generateNumbers(length * embedDim, 1), [1, length, embedDim]), 1);
+      x.requiresGrad = true;
+      using loss = attn.forward(x).square().sum();
+      loss.backward();
+      return x.grad!.read();
+    };
+    const [expected, actual] = [await computeGradient(false), await computeGradient(true)];
+    expect(actual).toEqual(expected);
   }));

@@ -189,6 +189,7 @@ export function perturbContext(ctx: Context, perturbation: Perturbation): Pertur
     groups.set(group, wrappedGroup);
     return wrappedGroup;
   };
+  const streamNumbers = new Map<number, number>();
   const { mesh } = ctx;
   const wrappedMesh: DeviceMesh = {
     shape: mesh.shape,
@@ -208,7 +209,11 @@ export function perturbContext(ctx: Context, perturbation: Perturbation): Pertur
     backend: (nameOrValue) => ctx.backend(nameOrValue),
     randomStream: 0,
     nextRandomStream() {
-      return this.randomStream++;
+      // The recomputation of a checkpoint repeats the numbers of the wrapped context.
+      const originalNumber = ctx.nextRandomStream();
+      const streamNumber = streamNumbers.get(originalNumber) ?? this.randomStream++;
+      streamNumbers.set(originalNumber, streamNumber);
+      return streamNumber;
     },
     assertOpen: (where) => ctx.assertOpen(where),
     startTrace: () => ctx.startTrace(),
