@@ -29,6 +29,10 @@ export function trainingCases(make: MakeDevice): Case[] {
         run: () => withDevice(make, (device) => checkAdam(device, "scheduleFree", dtype)),
       },
     ]),
+    {
+      name: "adamW keeps gradients that are much smaller than their mean",
+      run: () => withDevice(make, checkSmallGradients),
+    },
     { name: "an index out of range is reported as an error", run: () => withDevice(make, checkOutOfRangeIndex) },
     { name: "the last row of more than 2^24", run: () => withDevice(make, checkLastRow) },
   ];
@@ -197,6 +201,28 @@ async function checkAdam(device: Device, kind: AdamStep["kind"], dtype: DType): 
     });
     checkRounded(await firstMoment.read(), expected.m, { scale: 1, description: `${kind} ${storageOrder}: first` });
     checkRounded(await secondMoment.read(), expected.v, { description: `${kind} ${storageOrder}: second` });
+  }
+}
+
+/** Checks that a mean of gradients that β₁ weights by little or nothing does not absorb a much smaller gradient. */
+async function checkSmallGradients(device: Device): Promise<void> {
+  const gradients = normals(PARAMETER_SIZE, 2).map((g) => Math.fround(1e-3 * g));
+  const means = normals(PARAMETER_SIZE, 3).map((m) => Math.fround(1e9 * m));
+  for (const beta1 of [0, 1e-13]) {
+    using parameter = tensorFrom(device, new Float64Array(PARAMETER_SIZE), { shape: [PARAMETER_SIZE] });
+    using first = tensorFrom(device, means, { shape: [PARAMETER_SIZE] });
+    using second = tensorFrom(device, new Float64Array(PARAMETER_SIZE), { shape: [PARAMETER_SIZE] });
+    using gradient = tensorFrom(device, gradients, { shape: [PARAMETER_SIZE] });
+    const factors = { epsilon: 1e-8, decay: 0, correction1: 1, correction2: 1, mix: 0 };
+    device.kernels.adam({ parameter, first, second }, gradient, {
+      kind: "adamW",
+      rate: 0.01,
+      beta1,
+      beta2: 0.99,
+      ...factors,
+    });
+    const expected = gradients.map((g, i) => (1 - beta1) * g + beta1 * means[i]!);
+    checkRounded(await first.read(), expected, { scale: 1e-3, description: `first, for beta1 = ${beta1}` });
   }
 }
 

@@ -260,7 +260,7 @@ export interface AdamState {
  * With g the gradient, v = second ← β₂ v + (1 − β₂) g² and n = √(v / correction2) + ε:
  *
  * adamW (Loshchilov and Hutter 2019): p ← (1 − rate · decay) p; m = first ← m + (1 − β₁)(g − m);
- * p ← p − rate / correction1 · m / n.
+ * p ← p − rate / correction1 · m / n. For β₁ < ½ the mean is computed as g + β₁ (m − g), in which a small g is not lost.
  *
  * scheduleFree (Defazio et al. 2024): u = g / n + decay · y; y ← y + mix (z − y) + rate (β₁ (1 − mix) − 1) u; z ← z −
  * rate · u.

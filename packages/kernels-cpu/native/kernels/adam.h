@@ -13,13 +13,16 @@ struct AdamVectors {
   V parameter, first, second;
 };
 
-/// AdamW: Loshchilov and Hutter 2019, algorithm 2.
-template <class T>
+/// AdamW: Loshchilov and Hutter 2019, algorithm 2. The mean of gradients is interpolated from the operand of the larger
+/// weight, like PyTorch's lerp: from `first`, or from the gradient if β₁ < ½. If it always started at `first`, a
+/// gradient that is much smaller than `first` would be lost in the difference, even for β₁ = 0.
+template <class T, bool isBeta1Small>
 struct AdamW {
   using V = typename T::Vec;
-  V decayFactor, beta2, oneMinusBeta1, oneMinusBeta2, stepSize, inverseRootCorrection, epsilon;
+  V decayFactor, beta1, beta2, oneMinusBeta1, oneMinusBeta2, stepSize, inverseRootCorrection, epsilon;
   explicit AdamW(const AdamStep& s)
       : decayFactor(T::set1(static_cast<float>(1 - s.rate * s.decay))),
+        beta1(T::set1(static_cast<float>(s.beta1))),
         beta2(T::set1(static_cast<float>(s.beta2))),
         oneMinusBeta1(T::set1(static_cast<float>(1 - s.beta1))),
         oneMinusBeta2(T::set1(static_cast<float>(1 - s.beta2))),
@@ -27,7 +30,8 @@ struct AdamW {
         inverseRootCorrection(T::set1(static_cast<float>(1 / __builtin_sqrt(s.correction2)))),
         epsilon(T::set1(static_cast<float>(s.epsilon))) {}
   __attribute__((always_inline)) AdamVectors<V> step(const AdamVectors<V>& x, V g) const {
-    const V first = x.first + oneMinusBeta1 * (g - x.first), second = beta2 * x.second + oneMinusBeta2 * (g * g);
+    const V first = isBeta1Small ? g + beta1 * (x.first - g) : x.first + oneMinusBeta1 * (g - x.first);
+    const V second = beta2 * x.second + oneMinusBeta2 * (g * g);
     return {x.parameter * decayFactor - stepSize * first / (sqrtOf<T>(second) * inverseRootCorrection + epsilon), first,
             second};
   }
@@ -98,10 +102,12 @@ MOSAIC_INLINE void stepAll(const AdamState& state, const View& gradient, const U
 template <class T>
 void adam(const AdamArguments& args, Pool& pool) {
   const auto& [state, gradient, step] = args;
-  if (step.kind == AdamKind::AdamW) {
-    stepAll<T>(state, gradient, AdamW<T>(step), pool);
-  } else {
+  if (step.kind == AdamKind::ScheduleFree) {
     stepAll<T>(state, gradient, ScheduleFree<T>(step), pool);
+  } else if (step.beta1 < 0.5) {
+    stepAll<T>(state, gradient, AdamW<T, true>(step), pool);
+  } else {
+    stepAll<T>(state, gradient, AdamW<T, false>(step), pool);
   }
 }
 

@@ -138,6 +138,7 @@ void adamOp(Device& device, const AdamArguments& args) {
   p.loop = makeUnorderedLoop<4>({&state.parameter, &state.first, &state.second, &gradient});
   p.kind = step.kind;
   p.rate = toFloat(step.rate);
+  p.beta1 = toFloat(step.beta1);
   p.beta2 = toFloat(step.beta2);
   p.oneMinusBeta1 = toFloat(1 - step.beta1);
   p.oneMinusBeta2 = toFloat(1 - step.beta2);

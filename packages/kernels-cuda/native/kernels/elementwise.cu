@@ -126,7 +126,8 @@ DEVICE AdamElement adamStep(const AdamParameters& p, AdamElement x, float g) {
   const float second = p.beta2 * x.second + p.oneMinusBeta2 * (g * g);
   const float norm = sqrtf(second) * p.inverseRootCorrection + p.epsilon;
   if (p.kind == AdamKind::AdamW) {
-    const float first = x.first + p.oneMinusBeta1 * (g - x.first);
+    // Interpolates from the operand of the larger weight, so that no difference loses it.
+    const float first = p.beta1 < 0.5f ? g + p.beta1 * (x.first - g) : x.first + p.oneMinusBeta1 * (g - x.first);
     return {x.parameter * p.decayFactor - p.stepSize * first / norm, first, second};
   }
   const float update = g / norm + p.decay * x.parameter;

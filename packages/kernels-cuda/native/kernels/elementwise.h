@@ -60,8 +60,8 @@ struct DropoutParameters {
 struct AdamParameters {
   Loop<4> loop;  // parameter, first, second, gradient
   AdamKind kind;
-  float rate, beta2, oneMinusBeta1, oneMinusBeta2, stepSize, inverseRootCorrection, epsilon, decayFactor, decay, mix,
-      updateScale;
+  float rate, beta1, beta2, oneMinusBeta1, oneMinusBeta2, stepSize, inverseRootCorrection, epsilon, decayFactor, decay,
+      mix, updateScale;
 };
 
 }  // namespace mosaic::cuda
