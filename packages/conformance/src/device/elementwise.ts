@@ -95,6 +95,7 @@ export function elementwiseCases(make: MakeDevice): Case[] {
       })),
     ]),
     { name: "activations are exact where they are close to 0", run: () => withDevice(make, checkSmallValues) },
+    { name: "tanh's backward does not overflow", run: () => withDevice(make, checkTanhBackward) },
     { name: "relu's backward is a selection", run: () => withDevice(make, checkReluBackward) },
     { name: "in place", run: () => withDevice(make, checkInPlace) },
     { name: "empty tensors", run: () => withDevice(make, checkEmptyTensor) },
@@ -123,6 +124,18 @@ async function checkSmallValues(device: Device): Promise<void> {
     device.kernels.unaryBackward(op, out, x, ones);
     await checkRelative(`${op}'`, derivative);
   }
+}
+
+/** Checks gradients of tanh that are close to the largest float32. */
+async function checkTanhBackward(device: Device): Promise<void> {
+  const xs = [0, 1, -2];
+  const gradients = [3e38, -3e38, 2e38];
+  using x = tensorFrom(device, xs, { shape: [3] });
+  using dOut = tensorFrom(device, gradients, { shape: [3] });
+  using dx = allocate(device, [3]);
+  device.kernels.unaryBackward("tanh", dx, x, dOut);
+  const ratios = Array.from(await dx.read(), (y, i) => y / (gradients[i]! * (1 - Math.tanh(xs[i]!) ** 2)));
+  checkClose(ratios, [1, 1, 1], 2e-5, "tanh' · dOut, relative to float64");
 }
 
 async function checkFill(device: Device, dtype: DType): Promise<void> {

@@ -145,7 +145,7 @@ MOSAIC_NOINLINE void applyUnaryBackward(UnaryOp op, float* dx, const float* x, c
     case UnaryOp::Sqrt: return map2<T>(dx, x, dy, n, [](V v, V g) { return T::set1(0.5f) * g / sqrtOf<T>(v); });
     case UnaryOp::Rsqrt:
       return map2<T>(dx, x, dy, n, [](V v, V g) { return T::set1(-0.5f) * g / (v * sqrtOf<T>(v)); });
-    case UnaryOp::Tanh: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * T::set1(4) * sigmoidGrad<T>(v + v); });
+    case UnaryOp::Tanh: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * (T::set1(4) * sigmoidGrad<T>(v + v)); });
     case UnaryOp::Sigmoid: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * sigmoidGrad<T>(v); });
     case UnaryOp::Relu:
       return map2<T>(dx, x, dy, n, [](V v, V g) { return blend<T>(lessOrEqual<T>(v, T::zero()), T::zero(), g); });
