@@ -249,3 +249,21 @@ function reference(
   }
   return { product, magnitude };
 }
+
+test("multiplies wide products into a strided result in strips of whole tiles", async () => {
+  // Panels are tasks, rows of a are read in place, and a float32 copy of the result has less than 1024 rows. Rows that
+  // are not a multiple of 32 cannot be read in place by tile registers.
+  using device = cpu({ threads: 2 });
+  const [rows, columns, depth] = [1024, 16_500, 64];
+  const spec = { kind: "normal", mean: 0, std: 1, stream: 0 } as const;
+  using a = device.empty([rows, depth], "bfloat16");
+  using b = device.empty([depth, columns], "bfloat16");
+  device.kernels.random(a, { ...spec, seed: 1 });
+  device.kernels.random(b, { ...spec, seed: 2 });
+  using dense = device.empty([rows, columns], "bfloat16");
+  using memory = device.empty([rows, columns, 2], "bfloat16");
+  using strided = memory.slice(2, 0, 1).reshape([rows, columns]);
+  for (const out of [dense, strided]) device.kernels.matmul(out, a, b, false);
+  const [expected, actual] = [await dense.read(), await strided.read()];
+  expect(actual.findIndex((value, i) => value !== expected[i])).toBe(-1);
+});

@@ -117,7 +117,12 @@ class Gemm {
     return product_.a.dtype == dtype_ && product_.a.columnStride == 1 && product_.m % kernels_.rowMultiple == 0 &&
            product_.k % kernels_.depthMultiple == 0;
   }
-  int64_t wideRows() const { return std::min(product_.m, std::max(kBlockRows, kMaxWideFloats / product_.n)); }
+  /// Returns the rows of a float32 copy of out. All copies but the last have a multiple of `rowMultiple` rows, because
+  /// `isReadInPlace` requires that for all rows of a.
+  int64_t wideRows() const {
+    const int64_t rows = kMaxWideFloats / product_.n / kernels_.rowMultiple * kernels_.rowMultiple;
+    return std::min(product_.m, std::max(kBlockRows, rows));
+  }
 
   template <class ParallelLoop>
   void multiply(const Product& p, void* packedB, int64_t rowsPerTask, const WorkerMemory* workers,
