@@ -5,6 +5,7 @@
 #include "gemm/gemm.h"
 
 #include <algorithm>
+#include <memory>
 
 #include "gemm/gemm_kernels.h"
 #include "gemm/product.h"
@@ -342,6 +343,72 @@ const float* denseBias(const View& bias, std::vector<float>& copy, Isa isa, Pool
   return copy.data();
 }
 
+/// Returns the elements [first, first + count) along an axis, counted from the last one, of a view that may be absent,
+/// or broadcast along that axis.
+View narrowAxis(const View& view, int axisFromLast, int64_t first, int64_t count) {
+  View part = view;
+  const int axis = view.rank - 1 - axisFromLast;
+  if (!view.data || axis < 0 || view.shape[axis] == 1) return part;
+  part.data = static_cast<char*>(view.data) + first * view.stride[axis] * dtypeBytes(view.dtype);
+  part.shape[axis] = count;
+  return part;
+}
+
+/// Returns part of a call of `linear`. The axis is the rows of out or one of its leading axes.
+LinearArguments narrowAxis(const LinearArguments& args, int axisFromLast, int64_t first, int64_t count) {
+  const auto part = [&](const View& view) { return narrowAxis(view, axisFromLast, first, count); };
+  const LinearEpilogue& e = args.epilogue;
+  return {part(args.out), part(args.a), axisFromLast == 1 ? args.b : part(args.b),
+          {e.bias, e.activation, {part(e.gate)}, {part(e.preActivation)}}};
+}
+
+/// Computes `linear` with its epilogue in separate passes. If an activation or a gate reads the sums, or if they are
+/// stored in two dtypes, they are kept in a float32 copy until then, so that results are rounded once. The copy has a
+/// limited size: large calls are split.
+void linearInPasses(const LinearArguments& args, Isa isa, Pool& pool) {
+  const auto& [out, a, b, epilogue] = args;
+  const auto& [bias, activation, gate, preActivation] = epilogue;
+  const Kernels& kernels = getKernels(isa);
+  View sums = preActivation.data ? static_cast<const View&>(preActivation) : out;
+  const bool isCopyNeeded =
+      sums.dtype != DType::Float32 && (gate.data || activation.has_value() || sums.dtype != out.dtype);
+  std::unique_ptr<float[]> copy;
+  if (isCopyNeeded) {
+    int64_t size = 1;
+    int outerAxis = -1;
+    for (int axis = out.rank - 1; axis >= 0; axis--) {
+      sums.stride[axis] = size;
+      size *= out.shape[axis];
+      if (axis < out.rank - 1 && out.shape[axis] > 1) outerAxis = axis;
+    }
+    if (size > kMaxWideFloats && outerAxis >= 0) {
+      const int64_t length = out.shape[outerAxis], step = std::max<int64_t>(1, kMaxWideFloats / (size / length));
+      for (int64_t first = 0; first < length; first += step) {
+        linear(narrowAxis(args, out.rank - 1 - outerAxis, first, std::min(step, length - first)), isa, pool);
+      }
+      return;
+    }
+    copy.reset(new float[static_cast<size_t>(size)]);
+    sums.data = copy.get();
+    sums.dtype = DType::Float32;
+  }
+  if (a.shape[a.rank - 1] > 0) {
+    linear({sums, a, b, {bias, std::nullopt, {}, {}}}, isa, pool);
+  } else if (bias.data) {
+    kernels.copy({sums, bias}, pool);
+  } else {
+    kernels.fill({sums, 0.0f}, pool);
+  }
+  if (isCopyNeeded && preActivation.data) kernels.copy({preActivation, sums}, pool);
+  if (gate.data) {
+    kernels.gate({activation, out, gate, sums}, pool);
+  } else if (activation) {
+    kernels.unary({*activation, out, sums}, pool);
+  } else if (preActivation.data) {
+    kernels.copy({out, sums}, pool);
+  }
+}
+
 }  // namespace
 
 void matmul(const MatmulArguments& args, Isa isa, Pool& pool) {
@@ -355,32 +422,12 @@ void matmul(const MatmulArguments& args, Isa isa, Pool& pool) {
 void linear(const LinearArguments& args, Isa isa, Pool& pool) {
   const auto& [out, a, b, epilogue] = args;
   const auto& [bias, activation, gate, preActivation] = epilogue;
-  const Kernels& kernels = getKernels(isa);
-  const bool savesPreActivation = preActivation.data != nullptr;
-  const View& sums = savesPreActivation ? static_cast<const View&>(preActivation) : out;
   ProductBatch batch = makeBatch({out, a, b, false});
   Product& p = batch.product;
   if (batch.count == 0 || p.m == 0 || p.n == 0) return;
   const bool hasSameLayouts =
-      (!savesPreActivation || hasSameLayout(preActivation, out)) && (!gate.data || hasSameLayout(gate, out));
-  if (p.k == 0 || !hasSameLayouts) {
-    // The epilogue runs in separate passes.
-    if (p.k > 0) {
-      linear({sums, a, b, {bias, std::nullopt, {}, {}}}, isa, pool);
-    } else if (bias.data) {
-      kernels.copy({sums, bias}, pool);
-    } else {
-      kernels.fill({sums, 0.0f}, pool);
-    }
-    if (gate.data) {
-      kernels.gate({activation, out, gate, sums}, pool);
-    } else if (activation) {
-      kernels.unary({*activation, out, sums}, pool);
-    } else if (savesPreActivation) {
-      kernels.copy({out, sums}, pool);
-    }
-    return;
-  }
+      (!preActivation.data || hasSameLayout(preActivation, out)) && (!gate.data || hasSameLayout(gate, out));
+  if (p.k == 0 || !hasSameLayouts) return linearInPasses(args, isa, pool);
   std::vector<float> copy;
   const float* values = bias.data ? denseBias(bias, copy, isa, pool) : nullptr;
   const GemmEpilogue gemmEpilogue{batch.isTransposed ? nullptr : values,
