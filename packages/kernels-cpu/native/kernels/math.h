@@ -1,6 +1,7 @@
 // Elementary functions of float32 vectors, accurate to about 2 units in the last place.
 //
-// Products and sums are not fused, so that every instruction set computes the same bits. Polynomials: Moshier's Cephes
+// The kernels of this folder are compiled without fusing products and sums, so that every instruction set computes the
+// same bits. In the epilogues of products and in attention, compilers may fuse them. Polynomials: Moshier's Cephes
 // library (single precision); complementary error function: Press et al., Numerical Recipes, erfcc.
 #pragma once
 
