@@ -1,4 +1,4 @@
-import { type Device, DeviceError, DTypeError, masks, ShapeError, type Tensor, type Tile } from "@mosaic/core";
+import { type Device, DeviceError, DTypeError, full, masks, ShapeError, type Tensor, type Tile } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { cpu } from "../src/index.ts";
 
@@ -143,4 +143,23 @@ test("native code rejects spans with more positions than rows", async () => {
   forward!();
   await expect(device.stream.synchronize()).rejects.toThrow(/expected positions of 4 queries and 4 keys/);
   device[Symbol.dispose]();
+});
+
+test("attention leaves a state unchanged if every window lies between two keys of a placement", async () => {
+  // Query 10 + 20 i attends to the positions from 8 + 20 i to 10 + 20 i, of which none is a multiple of 20. The windows of
+  // all queries together contain keys.
+  using device = cpu({ threads: 1 });
+  const [length, step] = [64, 20];
+  using x = full(device, [1, 1, length, 32], 1);
+  using out = full(device, [1, 1, length, 32], 2);
+  using lse = full(device, [1, 1, length], 3);
+  const tile: Tile = {
+    q: [{ start: 10, length, step }],
+    k: [{ start: 0, length, step }],
+    mask: [{ q0: 10, q1: 1300, k0: 8, k1: 1300, type: "bidirectionalCausal" }],
+    scale: 1,
+  };
+  device.kernels.attend({ out, lse }, x, { k: x, v: x }, tile);
+  expect((await out.read()).every((value) => value === 2)).toBe(true);
+  expect((await lse.read()).every((value) => value === 3)).toBe(true);
 });

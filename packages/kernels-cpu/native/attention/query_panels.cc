@@ -78,6 +78,7 @@ void QueryPanels::loadQueries(const Panel& panel) {
 
 /// Blocks are aligned to a fixed grid, so that a row's result does not depend on the other rows.
 void QueryPanels::fold(int64_t keyHead, Range keys) {
+  if (panels_.empty()) return;  // no row attends to a key, although the bound of TileVisibility::work is not 0
   reader_.select(panels_.front().location.batch, keyHead);
   const int32_t multiple = wideKernels_.keyMultiple;
   for (int64_t block = keys.begin, next; block < keys.end;
