@@ -1,4 +1,4 @@
-import { existsSync, readFileSync } from "node:fs";
+import { existsSync, readFileSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { parseArgs } from "node:util";
 import { parseProfile } from "@mosaic/attention/planner";
@@ -194,8 +194,10 @@ function checkEven(name: string, value: number): number {
 
 /** Returns the path of a file whose directory exists. Checked before the run, not when the file is written. */
 function checkWritable(name: string, path: string): string {
-  if (path === "" || existsSync(dirname(path))) return path;
-  throw new UsageError(`--${name}: expected a file in a directory that exists, received "${path}"`);
+  const isDirectory = statSync(path, { throwIfNoEntry: false })?.isDirectory() === true;
+  if (path === "" || (existsSync(dirname(path)) && !isDirectory)) return path;
+  const received = isDirectory ? `the directory "${path}"` : `"${path}"`;
+  throw new UsageError(`--${name}: expected a file in a directory that exists, received ${received}`);
 }
 
 /** Reads the profile of a machine that was measured before, so that it is not measured again. */

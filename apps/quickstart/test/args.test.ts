@@ -96,6 +96,7 @@ describe("the command line", () => {
     ["--backend hierarchical --mesh 9x9", /--ranks: .* to 64, received "81"/],
     ["--svg nowhere/picture.svg", /--svg: expected a file in a directory that exists, received "nowhere\/picture.svg"/],
     ["--dispatch nowhere/load.svg", /--dispatch: expected a file in a directory that exists/],
+    ["--html src", /--html: expected a file in a directory that exists, received the directory "src"/],
     ["--stages 2", /--stages: expected --backend flex, received ring/],
     ["--backend flex --stages 65", /--stages: expected an integer from 0 to 64, received "65"/],
     ["--causal --mask window", /--causal: expected no other --mask, received window/],
