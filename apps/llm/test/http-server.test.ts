@@ -409,3 +409,17 @@ test("stopping refuses new and waiting requests with 503, and completes running 
   expect(await stopPromise).toBe(true);
   expect(server.sentMessages.at(-1)).toEqual({ type: "stop" });
 });
+
+test("a request that is running when the ranks are stopped gets 503 with the reason", async () => {
+  await startTestServer();
+  const response = post({ prompt: "a" });
+  await server.waitForMessages(1);
+  const stopPromise = server.engine.stop();
+  server.engine.detach("rank 0 was lost; restarting all ranks");
+  expect(await stopPromise).toBe(false);
+  const { status, body } = await response;
+  expect([status, await new Response(body).json()]).toMatchObject([
+    503,
+    { error: { message: "the server is shutting down" } },
+  ]);
+});

@@ -14,6 +14,8 @@ interface SubmittedRequest {
 
 type RankChannel = Channel<ServerMessage, RankMessage>;
 
+const SHUTDOWN_REASON = "the server is shutting down";
+
 /** Time after which rank 0 is considered unresponsive. */
 const DEFAULT_STATS_TIMEOUT_MS = 5000;
 
@@ -63,7 +65,7 @@ export class Engine {
    * @throws ApiError, 429 for a full queue and 503 without ranks.
    */
   submit(options: TextOptions, listener: TextListener): () => void {
-    if (this.#isStopping) throw unavailableError("the server is shutting down");
+    if (this.#isStopping) throw unavailableError(SHUTDOWN_REASON);
     if (!this.#channel) throw unavailableError("the ranks are starting; try again in a moment");
     if (
       this.#runningRequests.size >= this.#maxRunningRequests &&
@@ -124,8 +126,9 @@ export class Engine {
     request.listener.onPiece(message);
   }
 
-  /** Detaches ranks that are lost. Running texts fail with 503. */
-  detach(reason: string): void {
+  /** Detaches ranks that are lost, or that the server has stopped. Running texts fail with 503. */
+  detach(lossReason: string): void {
+    const reason = this.#isStopping ? SHUTDOWN_REASON : lossReason;
     this.#channel = undefined;
     for (const resolve of this.#statsResolvers.values()) resolve(null);
     this.#statsResolvers.clear();
@@ -137,8 +140,8 @@ export class Engine {
 
   /** Detaches ranks that are not restarted. Waiting texts fail with 503, too. */
   fail(reason: string): void {
-    this.#isStopping = true;
     this.detach(reason);
+    this.#isStopping = true;
     this.#rejectWaiting(reason);
   }
 
@@ -148,7 +151,7 @@ export class Engine {
    */
   async stop(): Promise<boolean> {
     this.#isStopping = true;
-    this.#rejectWaiting("the server is shutting down");
+    this.#rejectWaiting(SHUTDOWN_REASON);
     if (this.#runningRequests.size > 0) await new Promise<void>((resolve) => (this.#onDrained = resolve));
     this.#channel?.send({ type: "stop" });
     return this.#channel !== undefined;
