@@ -3,7 +3,7 @@ import { mkdtempSync, rmSync } from "node:fs";
 import { connect, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, beforeAll, describe, expect, test } from "vitest";
+import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { readEvents, runLoad, type StreamEvent } from "../src/serve/load-test.ts";
 import { type RunningServer, serve } from "../src/serve/serve.ts";
 import { parseServeSettings } from "../src/settings.ts";
@@ -171,11 +171,22 @@ describe("a server on two ranks", () => {
   });
 });
 
-test("a folder without a model, a port above 65535 and the backend local are usage errors", async () => {
+test("a folder without a model, an unusable TMPDIR, a port above 65535 and the backend local are usage errors", async () => {
   const serveOptions = { entry: new URL("file:///none"), page: new URL("../page/chat.html", import.meta.url) };
   await expect(serve(parseServeSettings(["--model", folder]), serveOptions)).rejects.toThrow(
     /--model: expected a folder with config.json/,
   );
+  const otherFolder = join(folder, "other");
+  await writeServedFolder(otherFolder);
+  for (const [directory, message] of [
+    [join(folder, "missing"), /TMPDIR: expected a directory that can be written/],
+    [join(folder, "d".repeat(100)), /TMPDIR: expected a path at least \d+ bytes shorter/],
+  ] as const) {
+    vi.stubEnv("TMPDIR", directory);
+    const settings = parseServeSettings(["--model", otherFolder, "--port", "0"]);
+    await expect(serve(settings, serveOptions)).rejects.toThrow(message);
+    vi.unstubAllEnvs();
+  }
   expect(() => parseServeSettings(["--port", "65536"])).toThrow(/--port: expected at most 65535/);
   expect(() => parseServeSettings(["--backend", "local"])).toThrow(/--backend: expected ring, flex or ulysses/);
 });

@@ -39,6 +39,9 @@ export interface RunningServer {
 /** Restarts are limited by two consecutive failures at start-up, not by their number. */
 const MAX_RESTARTS = 1_000_000;
 
+/** Maximum length of the path of a local socket on Linux (107 bytes) and macOS (103). */
+const MAX_SOCKET_PATH_BYTES = 103;
+
 /** Time in which clients may read the rest of their responses after the ranks have exited. */
 const CLOSE_TIMEOUT_MS = 2000;
 
@@ -46,7 +49,7 @@ const CLOSE_TIMEOUT_MS = 2000;
  * Serves a folder's model. The HTTP server runs in this process, which starts the ranks as other processes. Ranks can
  * therefore neither block nor crash it, and it responds while they are restarted.
  *
- * @throws UsageError for a folder without a model, and for an address that is not available.
+ * @throws UsageError for a folder without a model, an address that is not available, and an unusable TMPDIR.
  */
 export async function serve(settings: ServeSettings, options: ServeOptions): Promise<RunningServer> {
   const { batch, queue, host, key, maxBody, deadline, grace, cacheTokens, port } = settings;
@@ -55,10 +58,14 @@ export async function serve(settings: ServeSettings, options: ServeOptions): Pro
   const engine = new Engine({ maxRunning: batch, maxWaiting: queue });
   const rules = { host, key, maxBodyBytes: maxBody, deadlineMs: deadline * 1000 };
   const httpServer = createHttpServer({ engine, model, page, rules });
-  await listen(httpServer, host, port);
-  // Only this user may connect: the directory has mode 0700.
-  const directory = mkdtempSync(join(tmpdir(), "mosaic-serve-"));
+  const directory = createSocketDirectory();
   const socketPath = join(directory, "socket");
+  try {
+    await listen(httpServer, host, port);
+  } catch (error) {
+    rmSync(directory, { recursive: true });
+    throw error;
+  }
   const rankServer = createRankServer(engine, options.onReady ?? (() => {}));
   rankServer.listen(socketPath);
   await once(rankServer, "listening");
@@ -101,6 +108,30 @@ export async function serve(settings: ServeSettings, options: ServeOptions): Pro
   const { address, family, port: boundPort } = httpServer.address() as AddressInfo;
   const url = `http://${family === "IPv6" ? `[${address}]` : address}:${boundPort}`;
   return { url, completion, stop, kill };
+}
+
+/**
+ * Creates a directory for the socket of the ranks. Only this user may connect: it has mode 0700.
+ *
+ * @throws UsageError if the directory cannot be created, or its path is too long for a socket.
+ */
+function createSocketDirectory(): string {
+  const prefix = join(tmpdir(), "mosaic-serve-");
+  const socketPathBytes = Buffer.byteLength(join(`${prefix}XXXXXX`, "socket"));
+  if (socketPathBytes > MAX_SOCKET_PATH_BYTES) {
+    throw new UsageError(
+      `environment variable TMPDIR: expected a path at least ${socketPathBytes - MAX_SOCKET_PATH_BYTES} bytes shorter, because the path of a socket has at most ${MAX_SOCKET_PATH_BYTES}, received ${tmpdir()}`,
+    );
+  }
+  try {
+    return mkdtempSync(prefix);
+  } catch (cause) {
+    const received = (cause as Error).message;
+    throw new UsageError(
+      `environment variable TMPDIR: expected a directory that can be written, received ${tmpdir()}: ${received}`,
+      { cause },
+    );
+  }
 }
 
 async function listen(httpServer: HttpServer, host: string, port: number): Promise<void> {
