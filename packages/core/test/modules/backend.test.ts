@@ -128,7 +128,9 @@ describe("meshShape", () => {
       name: "grid",
       withShape(shape) {
         requestedShapes.push(shape);
-        return { ...gridBackend, name: "shaped", check: () => void checkedBackends.push("shaped") };
+        const check: AttentionBackend["check"] = (_, layouts) =>
+          void checkedBackends.push(layouts ? "shaped, with layouts" : "shaped");
+        return { ...gridBackend, name: "shaped", check };
       },
       check: () => void checkedBackends.push("grid"),
     };
@@ -152,7 +154,7 @@ describe("meshShape", () => {
     ]);
     expect(checkedBackends).toEqual(["shaped", "shaped"]);
     expect((await attn.forward(zeros(ctx!, [1, 2, 8])).read()).length).toBe(16);
-    expect(checkedBackends).toEqual(["shaped", "shaped", "shaped"]);
+    expect(checkedBackends).toEqual(["shaped", "shaped", "shaped", "shaped, with layouts"]);
   });
 
   test("is rejected if the backend does not support a grid", async () => {
