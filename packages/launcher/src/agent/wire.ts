@@ -1,3 +1,5 @@
+import { truncateUtf8 } from "../utf8.ts";
+
 /** Error of invalid data from a peer. The connection is closed. */
 export class ProtocolError extends Error {
   override readonly name: string = "ProtocolError";
@@ -151,17 +153,9 @@ function fixedSizeCodec<T>(
 /** UTF-8 text, truncated to at most `LIMITS.text` bytes of whole characters when written. */
 export const text: Codec<string> = {
   minBytes: 4,
-  write: (writer, value) => writeBytes(writer, truncateText(Buffer.from(value))),
+  write: (writer, value) => writeBytes(writer, truncateUtf8(Buffer.from(value), LIMITS.text)),
   read: (reader) => readBytes(reader, LIMITS.text).toString(),
 };
-
-function truncateText(value: Buffer): Buffer {
-  if (value.length <= LIMITS.text) return value;
-  let end: number = LIMITS.text;
-  // Continuation bytes of UTF-8 are 10xxxxxx.
-  while (((value[end] ?? 0) & 0xc0) === 0x80) end--;
-  return value.subarray(0, end);
-}
 
 export const bytes: Codec<Buffer> = {
   minBytes: 4,

@@ -1,4 +1,5 @@
 import type { LineEvent } from "../job.ts";
+import { truncateUtf8 } from "../utf8.ts";
 
 /**
  * Returns the marker that a Node rank writes to its stderr right before Node prints an uncaught error. The launcher
@@ -155,10 +156,9 @@ export class LineSplitter {
    * bytes.
    */
   #emitPrefix(data: Buffer): Buffer {
-    let cutOffset = this.#maxBytes;
-    while (cutOffset > this.#maxBytes - 4 && ((data[cutOffset] ?? 0) & 0xc0) === 0x80) cutOffset--;
-    this.#onLine("part", decode(data.subarray(0, cutOffset)));
-    return data.subarray(cutOffset);
+    const prefix = truncateUtf8(data, this.#maxBytes);
+    this.#onLine("part", decode(prefix));
+    return data.subarray(prefix.length);
   }
 }
 
