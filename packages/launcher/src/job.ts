@@ -186,6 +186,8 @@ export type LaunchEvent =
   | (EventHeader & { type: "start"; runId: string; worldSize: number; store: string; logDir: string })
   | (EventHeader & { type: "spawn"; rank: number; pid: number; attempt: number })
   | (EventHeader & { type: "exit"; attempt: number } & Exit)
+  /** The rank's log file `log` cannot be written. It is incomplete from here on, and the job continues. */
+  | (EventHeader & { type: "log-failed"; rank: number; attempt: number; log: string; reason: string })
   | (EventHeader & {
       type: "stop";
       attempt: number;

@@ -1,4 +1,4 @@
-import { readdirSync } from "node:fs";
+import { readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import type { Failure } from "../src/job.ts";
@@ -33,6 +33,38 @@ describe("a job with --max-restarts", () => {
     expect(outcome.stderr).not.toContain("not restarted");
     const [runId] = readdirSync(join(testDir(), "logs"));
     expect(readdirSync(join(testDir(), "logs", runId ?? "")).toSorted()).toEqual(["attempt_0", "attempt_1"]);
+  });
+
+  it("continues without a log that cannot be written, and reports the log once", async () => {
+    // The first attempt makes the second attempt's log a full device.
+    const script = `
+      import { mkdirSync, symlinkSync } from "node:fs";
+      import { dirname } from "node:path";
+      const directory = dirname(process.env.TORCHELASTIC_ERROR_FILE).replace("attempt_0", "attempt_1");
+      if (process.env.TORCHELASTIC_RESTART_COUNT === "0") {
+        mkdirSync(directory, { recursive: true });
+        symlinkSync("/dev/full", directory + "/stdout.log");
+        process.exit(1);
+      }
+      console.log("first");
+      console.log("second");`;
+    writeFileSync(join(testDir(), "full.mjs"), script);
+    const options = ["-n", "1", "--restart-backoff", "1ms", "--max-restarts", "1", "--min-uptime", "0"];
+    const outcome = await run([...options, "full.mjs"]);
+    expect(outcome.code).toBe(0);
+    expect(outcome.stdout).toContain("first");
+    expect(outcome.stdout).toContain("second");
+    const warnings = outcome.stderr.split("\n").filter((line) => line.includes("cannot be written"));
+    expect(warnings).toEqual([
+      expect.stringMatching(
+        /^mosaic-run: .*attempt_1\/0\/stdout\.log cannot be written: ENOSPC: .*; the log is incomplete from here on/,
+      ),
+    ]);
+    const { stdout: jsonOutput } = await run(["--json", ...options, "full.mjs"]);
+    const events = jsonOutput.split("\n").filter((line) => line.includes('"event":"log-failed"'));
+    expect(events.map((line) => JSON.parse(line) as object)).toEqual([
+      expect.objectContaining({ rank: 0, attempt: 1, log: expect.stringContaining("stdout.log") }),
+    ]);
   });
 
   it("is not restarted after two consecutive failures within --min-uptime", async () => {

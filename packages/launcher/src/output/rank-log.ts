@@ -8,7 +8,7 @@ import type { StreamName } from "../job.ts";
  * A rank's log directory: stdout.log and stderr.log with the exact bytes, and error.json if the rank wrote one.
  *
  * Logs are written synchronously, before the output is processed further, so that they are complete even if the
- * launcher is killed. When the disk is full, logging stops with a warning and the job continues.
+ * launcher is killed. When the disk is full, the log of that stream ends and the job continues.
  */
 export class RankLog {
   readonly directory: string;
@@ -31,16 +31,16 @@ export class RankLog {
     return join(this.directory, "error.json");
   }
 
-  write(stream: StreamName, chunk: Buffer): void {
+  /** Appends to the log of a stream. Returns the error that ends the log, once; later chunks are not logged. */
+  write(stream: StreamName, chunk: Buffer): Error | undefined {
     const fd = this.#files.get(stream);
-    if (fd === undefined) return;
+    if (fd === undefined) return undefined;
     try {
       for (let writtenBytes = 0; writtenBytes < chunk.length; ) writtenBytes += writeSync(fd, chunk, writtenBytes);
+      return undefined;
     } catch (error) {
       this.#close(stream);
-      process.stderr.write(
-        `mosaic-run: ${this.path(stream)} cannot be written: ${(error as Error).message}; the log is incomplete from here on, and the job continues\n`,
-      );
+      return error as Error;
     }
   }
 

@@ -142,6 +142,8 @@ function formatEvent(event: Exclude<LaunchEvent, LineEvent>): string | undefined
       return `${event.reason}: sent ${event.signal} to ${formatRanks(event.ranks)}; SIGKILL in ${event.graceMs / 1000} s`;
     case "kill":
       return `${event.reason}: killing ${formatRanks(event.ranks)}`;
+    case "log-failed":
+      return `${event.log} cannot be written: ${event.reason}; the log is incomplete from here on, and the job continues`;
     case "orphans":
       return `killed orphaned processes: pid ${event.pids.join(", ")}`;
     case "rendezvous":

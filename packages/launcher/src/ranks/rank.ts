@@ -136,7 +136,9 @@ export class Rank {
     });
     const writeOutput = (bytes: Buffer): void => {
       if (bytes.length === 0) return;
-      log.write(name, bytes);
+      const logError = log.write(name, bytes);
+      if (logError !== undefined)
+        emit({ type: "log-failed", rank, attempt, log: log.path(name), reason: logError.message });
       lines.push(bytes);
     };
     const filter = new UncaughtFilter(runId);
