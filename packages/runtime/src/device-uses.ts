@@ -1,9 +1,7 @@
 import type { Device } from "@mosaic/core";
 
-/** The ranks that use a device, and the call that closes it once none does. */
+/** The number of ranks that use a device, and the call that closes it once none does. */
 interface DeviceUse {
-  /** Retained, because closing a device that was garbage-collected would not wait for its ranks. */
-  readonly device: Device;
   numRanks: number;
   closeDevice: (() => void) | undefined;
 }
@@ -12,19 +10,17 @@ interface DeviceUse {
 const uses = new Map<bigint, DeviceUse>();
 
 /**
- * Keeps the native device of `device` open until the returned function is called. A rank calls native functions of a
- * device with a port until the rank has closed, even if the program disposes the device or no longer refers to it.
+ * Keeps the native device of `device` open until the returned function is called, which is called once. A rank calls
+ * native functions of a device with a port until the rank has closed, even if the program disposes the device. An open
+ * rank refers to its device, so that it is not garbage-collected either.
  */
 export function retainDevice(device: Device): () => void {
   const { handle, port } = device.stream;
   if (port === undefined) return () => {};
-  const use: DeviceUse = uses.get(handle) ?? { device, numRanks: 0, closeDevice: undefined };
+  const use: DeviceUse = uses.get(handle) ?? { numRanks: 0, closeDevice: undefined };
   use.numRanks++;
   uses.set(handle, use);
-  let isReleased = false;
   return () => {
-    if (isReleased) return;
-    isReleased = true;
     use.numRanks--;
     if (use.numRanks > 0) return;
     uses.delete(handle);

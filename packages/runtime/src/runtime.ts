@@ -20,9 +20,9 @@ export function reportFailure(code: number, message: string): MosaicError {
 
 /** Throws the error for a native failure that is a mismatch, unless a call has reported it after report `since`. */
 export function throwUnreportedMismatch(code: number, message: string, since: number): void {
-  if (!(errorFromFailure(code, message) instanceof CollectiveMismatchError)) return;
   for (const [text, number] of mismatchReports) if (number > since && text.includes(message)) return;
-  throw reportFailure(code, message);
+  const error = reportFailure(code, message);
+  if (error instanceof CollectiveMismatchError) throw error;
 }
 
 interface PendingCompletion {
