@@ -5,7 +5,9 @@
 #include "gemm/gemm.h"
 
 #include <algorithm>
+#include <functional>
 #include <memory>
+#include <numeric>
 
 #include "gemm/gemm_kernels.h"
 #include "gemm/product.h"
@@ -362,6 +364,34 @@ LinearArguments narrowAxis(const LinearArguments& args, int axisFromLast, int64_
           {e.bias, e.activation, {part(e.gate)}, {part(e.preActivation)}}};
 }
 
+int64_t countElements(const View& view) {
+  return std::accumulate(view.shape, view.shape + view.rank, int64_t{1}, std::multiplies<>());
+}
+
+/// Returns a view of the same shape on contiguous float32 elements.
+View makeFloatView(const View& shape, float* data) {
+  View view = shape;
+  view.data = data;
+  view.dtype = DType::Float32;
+  for (int64_t axis = view.rank - 1, stride = 1; axis >= 0; stride *= view.shape[axis--]) view.stride[axis] = stride;
+  return view;
+}
+
+/// Computes a call of `linear` in parts of at most kMaxWideFloats elements of out, along the outermost axis. Returns
+/// false, and computes nothing, if the call is not larger or has one row.
+bool linearInParts(const LinearArguments& args, Isa isa, Pool& pool) {
+  const View& out = args.out;
+  int axis = 0;
+  while (axis < out.rank - 1 && out.shape[axis] == 1) axis++;
+  const int64_t length = out.shape[axis], size = countElements(out);
+  if (size <= kMaxWideFloats || axis >= out.rank - 1) return false;
+  const int64_t step = std::max<int64_t>(1, kMaxWideFloats / (size / length));
+  for (int64_t first = 0; first < length; first += step) {
+    linear(narrowAxis(args, out.rank - 1 - axis, first, std::min(step, length - first)), isa, pool);
+  }
+  return true;
+}
+
 /// Computes `linear` with its epilogue in separate passes. If an activation or a gate reads the sums, or if they are
 /// stored in two dtypes, they are kept in a float32 copy until then, so that results are rounded once. The copy has a
 /// limited size: large calls are split.
@@ -374,23 +404,9 @@ void linearInPasses(const LinearArguments& args, Isa isa, Pool& pool) {
       sums.dtype != DType::Float32 && (gate.data || activation.has_value() || sums.dtype != out.dtype);
   std::unique_ptr<float[]> copy;
   if (isCopyNeeded) {
-    int64_t size = 1;
-    int outerAxis = -1;
-    for (int axis = out.rank - 1; axis >= 0; axis--) {
-      sums.stride[axis] = size;
-      size *= out.shape[axis];
-      if (axis < out.rank - 1 && out.shape[axis] > 1) outerAxis = axis;
-    }
-    if (size > kMaxWideFloats && outerAxis >= 0) {
-      const int64_t length = out.shape[outerAxis], step = std::max<int64_t>(1, kMaxWideFloats / (size / length));
-      for (int64_t first = 0; first < length; first += step) {
-        linear(narrowAxis(args, out.rank - 1 - outerAxis, first, std::min(step, length - first)), isa, pool);
-      }
-      return;
-    }
-    copy.reset(new float[static_cast<size_t>(size)]);
-    sums.data = copy.get();
-    sums.dtype = DType::Float32;
+    if (linearInParts(args, isa, pool)) return;
+    copy.reset(new float[static_cast<size_t>(countElements(out))]);
+    sums = makeFloatView(out, copy.get());
   }
   if (a.shape[a.rank - 1] > 0) {
     linear({sums, a, b, {bias, std::nullopt, {}, {}}}, isa, pool);
