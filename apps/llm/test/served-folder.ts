@@ -5,7 +5,8 @@ import { readCorpus } from "../src/corpus.ts";
 import { createConfig, END_TOKEN_ID, folderFilePaths } from "../src/model-folder.ts";
 import { tokenizeCorpus } from "../src/tokenizer/corpus-tokens.ts";
 
-const sizes = {
+/** Sizes of the model in the folder. */
+export const sizes = {
   vocabulary: 300,
   hidden: 32,
   layers: 2,

@@ -5,23 +5,13 @@ import { afterEach, beforeEach, expect, test } from "vitest";
 import { readServedModel } from "../src/serve/served-model.ts";
 import { createConfig } from "../src/model-folder.ts";
 import { UsageError } from "../src/settings.ts";
+import { sizes } from "./served-folder.ts";
 
 let folder: string;
 beforeEach(async () => {
   folder = await mkdtemp(join(tmpdir(), "mosaic-served-"));
 });
 afterEach(() => rm(folder, { recursive: true }));
-
-const sizes = {
-  vocabulary: 300,
-  hidden: 32,
-  layers: 2,
-  heads: 2,
-  kvHeads: 1,
-  length: 128,
-  ropeBase: 1e4,
-  embeddingStd: 0.02,
-};
 
 async function writeConfig(fields: object): Promise<void> {
   await writeFile(join(folder, "config.json"), JSON.stringify({ ...createConfig(sizes), ...fields }));
