@@ -235,6 +235,18 @@ test("a checkpoint that cannot be written causes an error on every rank", async 
   expect(errors[1]).toMatch(/a failure on rank 0/);
 });
 
+test("paths that differ between ranks are rejected on every rank, and no file is written", async () => {
+  const path = join(directory(), "state");
+  const errors = await onMesh({ sp: 2 }, (ctx) =>
+    saveCheckpoint(ctx, `${path}-${ctx.rank}`, { model: buildModel(ctx) }).catch((error: unknown) => String(error)),
+  );
+  for (const error of errors)
+    expect(error).toMatch(
+      /^OptionError: saveCheckpoint: path: expected the same path on every rank, received .*1" on rank 1/,
+    );
+  expect([0, 1].map((rank) => existsSync(`${path}-${rank}`))).toEqual([false, false]);
+});
+
 test("the weights of a model load from a training checkpoint and from a plain safetensors file", async () => {
   const path = join(directory(), "x");
   await onOneRank(async (ctx) => {

@@ -1,7 +1,16 @@
 import { randomUUID } from "node:crypto";
 import { mkdir } from "node:fs/promises";
 import { dirname } from "node:path";
-import { type Context, type Module, StateDictError, checkContext, checkModule, expectValue } from "@mosaic/core";
+import {
+  type Context,
+  type Module,
+  OptionError,
+  StateDictError,
+  checkContext,
+  checkModule,
+  expectValue,
+  formatValue,
+} from "@mosaic/core";
 import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
 import { checkPath, FileError } from "../safetensors/format.ts";
 import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
@@ -52,7 +61,8 @@ const trainingIds = new WeakMap<Module, string>();
  * optimizer's.
  *
  * @throws OptionError that names the path of a value in `data` that JSON would drop or change: a function, NaN, a Map;
- * FileError, with `copies: "perHost"`, if the parameters of two hosts differ.
+ * OptionError, with `copies: "shared"`, if ranks pass different paths; FileError, with `copies: "perHost"`, if the
+ * parameters of two hosts differ.
  */
 export async function saveCheckpoint(
   ctx: Context,
@@ -79,12 +89,26 @@ export async function saveCheckpoint(
     return JSON.stringify({ ...stateMetadata, trainingId });
   };
   if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, tensors, formatMetadata });
+  if (call.options.copies === "shared") await checkSamePath(ctx, call);
   await runOnAllRanks(ctx, call.where, async () => {
     const metadataJson = formatMetadata();
     if (ctx.rank !== 0) return null;
     await createFolder(call);
     await writeSafetensors(path, await tensors, { format: "pt", mosaic: metadataJson });
     return null;
+  });
+}
+
+/** Throws an OptionError on every rank unless all ranks pass the same path, because rank 0 writes the only file. */
+async function checkSamePath(ctx: Context, { where, path }: CheckpointRequest): Promise<void> {
+  const paths = await runOnAllRanks(ctx, where, () => path);
+  const otherRank = paths.findIndex((each) => each !== paths[0]);
+  if (otherRank < 0) return;
+  throw new OptionError({
+    where: "saveCheckpoint: path",
+    expected: "the same path on every rank",
+    received: `${formatValue(paths[0])} on rank 0 and ${formatValue(paths[otherRank])} on rank ${otherRank}`,
+    remedy: "pass one path: the file contains the state of all ranks, and rank 0 writes it",
   });
 }
 
