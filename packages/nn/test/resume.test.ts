@@ -276,13 +276,17 @@ test("a checkpoint has the values at the call of saveCheckpoint, even if trainin
       await values(state.optimizer!.stateDict().tensors as ReadonlyMap<string, Tensor>),
     ];
     const expectedState = await readState({ model, optimizer });
-    const saving = saveCheckpoint(ctx, path, { model, optimizer });
+    const data = { epoch: 1, losses: [0.5] };
+    const saving = saveCheckpoint(ctx, path, { model, optimizer, data });
     optimizer.step();
+    data.epoch = 2;
+    data.losses.push(0.25);
     await saving;
     using otherModel = new Linear(ctx, 2, 1, { bias: false });
     using otherOptimizer = new AdamW(otherModel);
     const loadedState = { model: otherModel, optimizer: otherOptimizer };
-    expect((await loadCheckpoint(ctx, path, loadedState)).steps).toBe(1);
+    const loaded = await loadCheckpoint(ctx, path, loadedState);
+    expect(loaded).toEqual({ steps: 1, data: { epoch: 1, losses: [0.5] } });
     expect(await readState(loadedState)).toEqual(expectedState);
     optimizer.zeroGrad();
   }));

@@ -89,9 +89,14 @@ export async function saveCheckpoint(
     return JSON.stringify({ ...stateMetadata, trainingId });
   };
   if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, tensors, formatMetadata });
-  if (call.options.copies === "shared") await checkSamePath(ctx, call);
+  // `data` is formatted before the first await, so that the file has its contents at the call.
+  let metadataJson = "";
+  const paths = await runOnAllRanks(ctx, call.where, () => {
+    metadataJson = formatMetadata();
+    return path;
+  });
+  if (call.options.copies === "shared") checkSamePath(paths);
   await runOnAllRanks(ctx, call.where, async () => {
-    const metadataJson = formatMetadata();
     if (ctx.rank !== 0) return null;
     await createFolder(call);
     await writeSafetensors(path, await tensors, { format: "pt", mosaic: metadataJson });
@@ -99,9 +104,8 @@ export async function saveCheckpoint(
   });
 }
 
-/** Throws an OptionError on every rank unless all ranks pass the same path, because rank 0 writes the only file. */
-async function checkSamePath(ctx: Context, { where, path }: CheckpointRequest): Promise<void> {
-  const paths = await runOnAllRanks(ctx, where, () => path);
+/** Throws an OptionError unless all ranks pass the same path, because rank 0 writes the only file. */
+function checkSamePath(paths: readonly string[]): void {
   const otherRank = paths.findIndex((each) => each !== paths[0]);
   if (otherRank < 0) return;
   throw new OptionError({
