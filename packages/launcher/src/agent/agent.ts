@@ -11,6 +11,9 @@ import { bindSocketFile, type SocketFile } from "./socket-file.ts";
 import { ProtocolError } from "./wire.ts";
 import { type Branch, type JobAttempt, WorldTable } from "./worlds.ts";
 
+/** Maximum number of children of an agent by default. It must be the same in the whole tree. */
+export const DEFAULT_FAN_OUT = 16;
+
 /** The shape of the tree: agent `i` is a child of agent `(i − 1) / fanOut`, rounded down. */
 class AgentTree {
   readonly #agentRank: number;
@@ -117,7 +120,7 @@ export class Agent implements AsyncDisposable {
     this.#host = options.host ?? hostname();
     this.#heartbeatMs = options.heartbeatMs ?? 500;
     this.#heartbeatTimeoutMs = options.heartbeatTimeoutMs ?? 2500;
-    this.#tree = new AgentTree(this.#index, options.fanOut ?? 16);
+    this.#tree = new AgentTree(this.#index, options.fanOut ?? DEFAULT_FAN_OUT);
     this.#worlds = new WorldTable({ agent: this.#index, name: this.#host }, undefined);
     this.#server.maxConnections = MAX_CONNECTIONS;
     this.#server.on("connection", (socket) => this.#accept(socket));

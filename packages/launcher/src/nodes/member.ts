@@ -3,7 +3,7 @@ import { constants } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import type { TLSSocket } from "node:tls";
-import { Agent as ControlAgent } from "../agent/agent.ts";
+import { Agent as ControlAgent, DEFAULT_FAN_OUT } from "../agent/agent.ts";
 import type { JobAttempt } from "../agent/worlds.ts";
 import { FAILURE_CODES, type Frame, type FrameOf } from "../agent/frames.ts";
 import { formatAddress, HandshakeError } from "../agent/network.ts";
@@ -23,8 +23,6 @@ import { createRegistration } from "./registration.ts";
 const RETRY_DELAY_MS = 200;
 const REPORT_INTERVAL_MS = 5000;
 const FLUSH_TIMEOUT_MS = 1000;
-/** Maximum number of children of an agent, the same in the whole tree. */
-const AGENT_FAN_OUT = 16;
 
 interface Deferred<T> {
   readonly promise: Promise<T>;
@@ -97,8 +95,7 @@ export class MemberCoordinator implements Coordinator {
     const root = formatAddress(remoteAddress, remotePort);
     this.#agent = await ControlAgent.listen({
       ...{ path: join(this.privateDir, "agent"), secret: this.#secret, host: this.#plan.node, index: groupRank, root },
-      children: groupRank * AGENT_FAN_OUT + 1 < groupWorldSize,
-      fanOut: AGENT_FAN_OUT,
+      children: groupRank * DEFAULT_FAN_OUT + 1 < groupWorldSize,
       network: tlsNetwork({ secret: this.#secret, host: localAddress }),
     });
     if (this.#lostNode !== undefined) throw new RendezvousError(describeLostNode(this.#lostNode));

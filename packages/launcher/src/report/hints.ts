@@ -1,7 +1,6 @@
-import { readFileSync } from "node:fs";
 import type { RankError } from "../job.ts";
 import type { RankRecord } from "./diagnose.ts";
-import { findPortOwner } from "./port-owner.ts";
+import { findPortOwner, readOrEmpty } from "./port-owner.ts";
 
 /** Hint if the launcher has no file descriptors left. Each rank needs five. */
 export const TOO_MANY_FILES_HINT = "too many open files; raise the limit (ulimit -n 4096), or start fewer ranks";
@@ -61,12 +60,4 @@ export function countOomKills(): number {
     }
   }
   return 0;
-}
-
-function readOrEmpty(path: string): string {
-  try {
-    return readFileSync(path, "utf8");
-  } catch {
-    return "";
-  }
 }

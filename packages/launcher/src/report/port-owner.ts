@@ -41,7 +41,8 @@ function listDirectory(path: string): readonly string[] {
   }
 }
 
-function readOrEmpty(path: string): string {
+/** Returns the text of a file; an empty text if it cannot be read. */
+export function readOrEmpty(path: string): string {
   try {
     return readFileSync(path, "utf8");
   } catch {
