@@ -320,7 +320,7 @@ export class Tensor implements Disposable, TensorInit {
     return { shape: this.shape, dtype: this.dtype, device: `${this.device.type}:${this.device.index}` };
   }
 
-  /** Throws for JavaScript operators on tensors, because \`x + y\` would silently be a string, and \`x / 2\` NaN. */
+  /** Throws for JavaScript operators on tensors, because `x + y` would silently be a string, and `x / 2` NaN. */
   [Symbol.toPrimitive](hint: "string" | "number" | "default"): string {
     if (hint === "string") return this.toString();
     throw new MosaicError({

@@ -205,7 +205,7 @@ export function fromCuSeqlens(
   if (keyEnds.length !== queryEnds.length) {
     throw new OptionError({
       where: "fromCuSeqlens: cuSeqlensK",
-      expected: `${queryEnds.length} cumulative lengths, the same number as in cuSeqlens`,
+      expected: `${queryEnds.length} cumulative lengths, the same number as in cuSeqlensQ`,
       received: String(keyEnds.length),
     });
   }

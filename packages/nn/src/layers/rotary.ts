@@ -146,7 +146,7 @@ const BLOCK_LENGTH = 256;
  * using out = attn.forward(x);
  * out.shape; // => [1, 10, 16]
  * ```
- * Tables are computed on demand for the positions that are encoded. The four most recently created tables are cached.
+ * Tables are computed on demand for the positions that are encoded. The four most recently used tables are cached.
  *
  * @throws OptionError for a head size that is not even; from `encode`, OutOfMemoryError for tables beyond the device's
  * limit.
