@@ -10,8 +10,6 @@ const WORD_OFFSETS = [-9, -6, -3, 0, 3, 6, 9] as const;
 export const WORDS_PER_TOKEN: number = WORD_OFFSETS.length;
 /** Number of rows in the embedding table of words. Each word position around the base has separate rows. */
 export const NUM_EMBEDDINGS: number = WORDS_PER_TOKEN * VOCABULARY_SIZE;
-/** Number of letters on either side of a base that its token includes. */
-export const CONTEXT_RADIUS = 10;
 
 /** Returns 1 for each row of the table, or 0 if any of the row's letters is masked. */
 export function createUnmaskedRowIndicators(): Float32Array {
@@ -66,16 +64,6 @@ export function parseBases(sequence: string): Bases {
     if (base >= 0) return base;
     throw new RangeError(`base ${i + 1}: expected A, C, G or T, received "${letter}"`);
   });
-}
-
-/** Formats numbers as "ACGT", with "-" for masked bases. */
-export function formatBases(bases: ArrayLike<number>): string {
-  return Array.from(bases, (base) => "ACGT-"[base]).join("");
-}
-
-/** Returns the other strand, read in its own direction. */
-export function reverseComplement(bases: Bases): Bases {
-  return bases.map((base) => 3 - base).reverse();
 }
 
 /** A protein-coding gene: 1-based positions of its first and last base, stop codon included, on the deposited strand. */
@@ -162,8 +150,3 @@ export const genes: readonly Gene[] = [
   ...createGenes(forwardStrandGenes, false),
   ...createGenes(reverseStrandGenes, true),
 ].sort((a, b) => a.start - b.start);
-
-/** Codons that begin a protein in λ. */
-export const startCodons = ["ATG", "GTG", "TTG"] as const;
-/** Codons that end a protein. */
-export const stopCodons = ["TAA", "TAG", "TGA"] as const;

@@ -1,5 +1,5 @@
 import { parseArgs } from "node:util";
-import { UsageError } from "@mosaic/program";
+import { parseChoice, toOptionName, UsageError } from "@mosaic/program";
 import { HELD_OUT_RANGE, MOTIF_LENGTH } from "./masked-bases.ts";
 
 const sharedDefaults = {
@@ -84,15 +84,13 @@ const optionTexts: Readonly<Record<(typeof integerOptions | typeof numberOptions
 const routingOptions = ["topK", "warmup", "teacher"] as const satisfies readonly (keyof Settings)[];
 const isRoutingOption = (name: string): boolean => routingOptions.some((option) => option === name);
 
-const toFlag = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
-
 /** Help text of all options. */
 export const help: string = `  --task genome|planted   predict masked bases of λ, or of repeats planted in random bases (genome)
   --method ring|meta|local   attention method (meta)
 ${[...integerOptions, ...numberOptions]
   .map(
     (name) =>
-      `  --${toFlag(name)} N   ${optionTexts[name]} (${Object.values(defaultsByTask)
+      `  --${toOptionName(name)} N   ${optionTexts[name]} (${Object.values(defaultsByTask)
         .map((taskDefaults) => `${taskDefaults.task}: ${taskDefaults[name]}`)
         .join(", ")})`,
   )
@@ -117,15 +115,15 @@ export function parseSettings(args: readonly string[], fixedOptions: FixedOption
   const taskDefaults = defaultsByTask[task];
   const parsedNumbers: Record<string, number> = {};
   for (const name of [...integerOptions, ...numberOptions]) {
-    const text = values[toFlag(name)];
+    const text = values[toOptionName(name)];
     if (text !== undefined)
-      parsedNumbers[name] = parseNumber(toFlag(name), text, name in { learningRate: 0, teacher: 0 });
+      parsedNumbers[name] = parseNumber(toOptionName(name), text, name in { learningRate: 0, teacher: 0 });
   }
   const method = parseChoice("method", values["method"] ?? taskDefaults.method, methods);
   const unusedOption = method === "meta" ? undefined : routingOptions.find((name) => parsedNumbers[name] !== undefined);
   if (unusedOption !== undefined) {
     throw new UsageError(
-      `--${toFlag(unusedOption)}: expected no value with --method ${method}, which has no router; received "${parsedNumbers[unusedOption]}"; omit it or use --method meta`,
+      `--${toOptionName(unusedOption)}: expected no value with --method ${method}, which has no router; received "${parsedNumbers[unusedOption]}"; omit it or use --method meta`,
     );
   }
   const settings: Settings = { ...taskDefaults, ...parsedNumbers, method };
@@ -143,7 +141,7 @@ export function checkNoOptions(command: string, args: readonly string[]): void {
 export function formatArgs(settings: Settings): readonly string[] {
   return Object.entries(settings)
     .filter(([name]) => settings.method === "meta" || !isRoutingOption(name))
-    .flatMap(([name, value]) => [`--${toFlag(name)}`, String(value)]);
+    .flatMap(([name, value]) => [`--${toOptionName(name)}`, String(value)]);
 }
 
 const POSITIVE_SETTINGS = ["ranks", "chunks", "chunkLength", "batch", "steps", "embedDim", "heads", "layers"] as const;
@@ -153,7 +151,8 @@ const MAX_LENGTH = HELD_OUT_RANGE.end - HELD_OUT_RANGE.start;
 function checkSettings(settings: Settings): Settings {
   const { task, chunks, chunkLength, ranks, method, topK, embedDim, heads } = settings;
   for (const name of POSITIVE_SETTINGS) {
-    if (settings[name] < 1) throw new UsageError(`--${toFlag(name)}: expected at least 1, received ${settings[name]}`);
+    if (settings[name] < 1)
+      throw new UsageError(`--${toOptionName(name)}: expected at least 1, received ${settings[name]}`);
   }
   if (embedDim % heads !== 0) {
     throw new UsageError(`--embed-dim: expected a multiple of the ${heads} heads, received ${embedDim}`);
@@ -184,7 +183,7 @@ function checkSettings(settings: Settings): Settings {
 }
 
 function parseFlags(args: readonly string[]): Readonly<Record<string, string | undefined>> {
-  const names = ["task", "method", "output-dir", ...[...integerOptions, ...numberOptions].map(toFlag)];
+  const names = ["task", "method", "output-dir", ...[...integerOptions, ...numberOptions].map(toOptionName)];
   const options = Object.fromEntries(names.map((name) => [name, { type: "string" } as const]));
   try {
     return parseArgs({ args: [...args], options, strict: true }).values;
@@ -198,12 +197,6 @@ function parseNumber(name: string, text: string, allowsFractions: boolean): numb
   if (text.trim() !== "" && value >= 0 && (allowsFractions ? Number.isFinite(value) : Number.isSafeInteger(value)))
     return value;
   throw new UsageError(`--${name}: expected ${allowsFractions ? "a number" : "an integer"} ≥ 0, received "${text}"`);
-}
-
-function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
-  const matchingChoice = choices.find((choice) => choice === text);
-  if (matchingChoice !== undefined) return matchingChoice;
-  throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
 }
 
 /** Attention methods. */

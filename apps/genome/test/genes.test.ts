@@ -1,15 +1,15 @@
 import { describe, expect, it } from "vitest";
-import {
-  formatBases,
-  type Gene,
-  genes,
-  readLambdaGenome,
-  reverseComplement,
-  startCodons,
-  stopCodons,
-} from "../src/genome.ts";
+import { type Gene, genes, readLambdaGenome } from "../src/genome.ts";
+import { formatBases } from "./bases.ts";
+
+/** Codons that begin and end a protein in λ. */
+const startCodons = ["ATG", "GTG", "TTG"];
+const stopCodons = ["TAA", "TAG", "TGA"];
 
 const genome = readLambdaGenome();
+
+/** Returns the other strand, read in its own direction. */
+const reverseComplement = (bases: Uint8Array): Uint8Array => bases.map((base) => 3 - base).reverse();
 
 function splitCodons({ start, end, isComplement }: Gene): readonly string[] {
   const strand = genome.slice(start - 1, end);

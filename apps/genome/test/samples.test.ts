@@ -1,14 +1,6 @@
 import { describe, expect, it } from "vitest";
 import { parseSettings } from "../src/settings.ts";
-import {
-  CONTEXT_RADIUS,
-  formatBases,
-  MASKED_BASE,
-  readLambdaGenome,
-  tokenize,
-  NUM_EMBEDDINGS,
-  WORDS_PER_TOKEN,
-} from "../src/genome.ts";
+import { MASKED_BASE, readLambdaGenome, tokenize, NUM_EMBEDDINGS, WORDS_PER_TOKEN } from "../src/genome.ts";
 import {
   HELD_OUT_RANGE,
   maskBases,
@@ -18,6 +10,7 @@ import {
   plantRepeats,
   drawTrainingStart,
 } from "../src/masked-bases.ts";
+import { formatBases } from "./bases.ts";
 import { Random } from "@mosaic/program";
 import { SampleSource } from "../src/samples.ts";
 
@@ -95,7 +88,7 @@ describe("planted repeats", () => {
 });
 
 describe("words", () => {
-  it("depend on the bases within the context radius, and on no others", () => {
+  it("depend on the ten bases on either side, and on no others", () => {
     const { bases } = maskBases(genome, { start: 0, length: 60 }, new Random(0));
     const genomeTokens = tokenize(bases, 0, 60);
     expect(genomeTokens.length).toBe(60 * WORDS_PER_TOKEN);
@@ -107,6 +100,6 @@ describe("words", () => {
     const changedPositions = Array.from({ length: 60 }, (_, i) => i).filter((i) =>
       tokenize(changedBases, i, i + 1).some((word, j) => word !== genomeTokens[i * WORDS_PER_TOKEN + j]),
     );
-    expect(changedPositions).toEqual(Array.from({ length: 2 * CONTEXT_RADIUS + 1 }, (_, i) => 30 - CONTEXT_RADIUS + i));
+    expect(changedPositions).toEqual(Array.from({ length: 21 }, (_, i) => 20 + i));
   });
 });

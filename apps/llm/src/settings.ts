@@ -1,5 +1,5 @@
 import { parseArgs } from "node:util";
-import { UsageError } from "@mosaic/program";
+import { toOptionName, UsageError } from "@mosaic/program";
 
 export { UsageError };
 
@@ -201,16 +201,14 @@ const serveOptions: Readonly<Record<keyof ServeSettings, OptionHelp>> = {
   seed: { defaultValue: 0, text: "random seed of the ranks; requests have separate seeds", min: 0 },
 };
 
-const toFlag = (name: string): string => name.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
-
 function formatHelp(options: Readonly<Record<string, OptionHelp>>): string {
   const lines = Object.entries(options).map(([name, { defaultValue, text }]) => {
-    return `  --${toFlag(name).padEnd(18)} ${text}${defaultValue === "" ? "" : ` (${defaultValue})`}`;
+    return `  --${toOptionName(name).padEnd(18)} ${text}${defaultValue === "" ? "" : ` (${defaultValue})`}`;
   });
   return lines.join("\n");
 }
 
-const needleHelp = Object.entries(needleDefaults).map(([name, value]) => `--${toFlag(name)} ${value}`);
+const needleHelp = Object.entries(needleDefaults).map(([name, value]) => `--${toOptionName(name)} ${value}`);
 
 /** Help text of all options. */
 export const help: string = `train:\n${formatHelp(trainOptions)}\n  defaults of --task needles: ${needleHelp.join(" ")}\n\nperplexity, needle, generate:\n${formatHelp(modelOptions)}\n\nserve:\n${formatHelp(serveOptions)}`;
@@ -223,16 +221,18 @@ function parseOptions(
 ): Record<string, string | number> {
   let parsedValues: Readonly<Record<string, unknown>>;
   try {
-    const flags = Object.fromEntries(Object.keys(options).map((name) => [toFlag(name), { type: "string" } as const]));
+    const flags = Object.fromEntries(
+      Object.keys(options).map((name) => [toOptionName(name), { type: "string" } as const]),
+    );
     parsedValues = parseArgs({ args: [...args], options: flags, strict: true }).values;
   } catch (error) {
     throw new UsageError((error as Error).message, { cause: error });
   }
   const defaults = defaultsByTask[String(parsedValues["task"])] ?? {};
   const parsedEntries = Object.entries(options).map(([name, option]): [string, string | number] => {
-    const text = parsedValues[toFlag(name)];
+    const text = parsedValues[toOptionName(name)];
     if (typeof text !== "string") return [name, defaults[name] ?? option.defaultValue];
-    return [name, typeof option.defaultValue === "string" ? text : parseNumber(toFlag(name), text, option)];
+    return [name, typeof option.defaultValue === "string" ? text : parseNumber(toOptionName(name), text, option)];
   });
   const settings = Object.fromEntries(parsedEntries);
   if (!(backendNames as readonly unknown[]).includes(settings["backend"])) {

@@ -9,6 +9,17 @@ export class UsageError extends Error {
   override readonly name: string = "UsageError";
 }
 
+/** Returns the option name of a setting: "learning-rate" for "learningRate". */
+export const toOptionName = (setting: string): string =>
+  setting.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+
+/** Returns the text of an option if it is one of the choices. Throws a UsageError otherwise. */
+export function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
+  const matchingChoice = choices.find((choice) => choice === text);
+  if (matchingChoice !== undefined) return matchingChoice;
+  throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
+}
+
 /** Returns a signal that SIGINT and SIGTERM abort. While it has no listeners, they end the program at once. */
 export function abortOnSignals(): AbortSignal {
   const abortController = new AbortController();

@@ -1,4 +1,12 @@
-export { abortOnSignals, runCommand, runProgram, UsageError, withTemporaryDirectory } from "./command-line.ts";
+export {
+  abortOnSignals,
+  parseChoice,
+  runCommand,
+  runProgram,
+  toOptionName,
+  UsageError,
+  withTemporaryDirectory,
+} from "./command-line.ts";
 export { LearningCurve, type LogLine, readLearningCurve } from "./learning-curve.ts";
 export * from "./plot.ts";
 export { Progress } from "./progress.ts";

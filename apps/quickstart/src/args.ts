@@ -2,7 +2,7 @@ import { existsSync, readFileSync, statSync } from "node:fs";
 import { dirname } from "node:path";
 import { parseArgs } from "node:util";
 import { parseProfile } from "@mosaic/attention/planner";
-import { UsageError } from "@mosaic/program";
+import { parseChoice, UsageError } from "@mosaic/program";
 import { backendNames, gridDimensions } from "./backends.ts";
 import {
   type MaskChoice,
@@ -211,10 +211,4 @@ function readProfile({ profile }: { readonly profile?: string }): Pick<Settings,
       cause: error,
     });
   }
-}
-
-function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
-  const matchingChoice = choices.find((choice) => choice === text);
-  if (matchingChoice !== undefined) return matchingChoice;
-  throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
 }
