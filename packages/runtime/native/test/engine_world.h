@@ -64,16 +64,12 @@ struct Rank {
   }
   uint64_t post(const CollectiveCall& call, uint32_t group = 0) { return engine->post(group, call, "test"); }
   void postAndWait(const CollectiveCall& call, uint32_t group = 0) { engine->wait(post(call, group)); }
-  /// Closes the rank. Returns the failure that closing reported, if any.
+  /// Closes the rank. Returns the engine's failure, if it has failed.
   std::optional<MosaicFailure> close() {
-    std::optional<MosaicFailure> found;
     std::atomic<bool> isClosed{false};
-    engine->close([&](const MosaicFailure* thrown) {
-      if (thrown) found = *thrown;
-      isClosed = true;
-    });
+    engine->close([&] { isClosed = true; });
     while (!isClosed) std::this_thread::yield();
-    return found;
+    return engine->failure();
   }
 };
 
