@@ -98,8 +98,9 @@ export async function init(options?: InitOptions): Promise<Context> {
  * is closed.
  */
 async function initTraced(options: CoreInitOptions): Promise<Context> {
-  const { MOSAIC_TRACE_DIR: directory, MOSAIC_TRACE_SECONDS: seconds } = process.env;
+  const directory = process.env.MOSAIC_TRACE_DIR;
   if (!directory) return initCore(options);
+  const seconds = readTraceSeconds();
   const { traceContext } = await import("@mosaic/planner");
   let trace: ContextTrace | undefined;
   const { beforeClose } = options;
@@ -111,12 +112,28 @@ async function initTraced(options: CoreInitOptions): Promise<Context> {
     },
   });
   try {
-    trace = await traceContext(ctx, { directory, ...(seconds && { seconds: Number(seconds) }) });
+    trace = await traceContext(ctx, { directory, ...(seconds !== undefined && { seconds }) });
   } catch (error) {
     await ctx.close();
     throw error;
   }
   return ctx;
+}
+
+/** The largest `seconds` of `traceContext`. */
+const MAX_TRACE_SECONDS = 2_000_000;
+
+/** Returns the limit on the duration of a trace; undefined if MOSAIC_TRACE_SECONDS is unset or empty. */
+function readTraceSeconds(): number | undefined {
+  const text = process.env.MOSAIC_TRACE_SECONDS;
+  if (!text) return undefined;
+  const seconds = Number(text);
+  if (seconds > 0 && seconds <= MAX_TRACE_SECONDS) return seconds;
+  throw new OptionError({
+    where: "environment variable MOSAIC_TRACE_SECONDS",
+    expected: `a number above 0 and at most ${MAX_TRACE_SECONDS}`,
+    received: JSON.stringify(text),
+  });
 }
 
 /** Adds the default backends along "sp" whose names are not in use. Core adds `local`. */

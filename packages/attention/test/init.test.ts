@@ -38,9 +38,12 @@ describe("a traced program", () => {
       expect(environments).toEqual([[]]);
       const trace = JSON.parse(readFileSync(join(directory, "attempt_0/rank-0.json"), "utf8"));
       expect(trace.events.kinds).toContainEqual({ lane: "compute", name: "random" });
-      vi.stubEnv("MOSAIC_TRACE_SECONDS", "many");
-      const initPromise = mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
-      await expect(initPromise).rejects.toThrow(/seconds: expected a number above 0/);
+      for (const seconds of ["many", "0", "2000001"]) {
+        vi.stubEnv("MOSAIC_TRACE_SECONDS", seconds);
+        await expect(mosaic.init({ device: "cpu", rank: 0, worldSize: 1 })).rejects.toThrow(
+          `environment variable MOSAIC_TRACE_SECONDS: expected a number above 0 and at most 2000000, received "${seconds}"`,
+        );
+      }
     } finally {
       rmSync(directory, { recursive: true, force: true });
     }
