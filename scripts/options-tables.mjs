@@ -110,22 +110,29 @@ const optionKey = (name, { expected, presence, default: declaredDefault }) =>
 
 const isDeclaration = ([, value]) => typeof value?.parse === "function" && typeof value.fields === "object";
 
-/** Adds the comments of a package's options to `knownComments`. */
+/**
+ * Adds the comments of a package's options to `knownComments`. Returns the option objects that have several different
+ * comments.
+ */
 function collectComments(declarations, knownComments) {
+  const ambiguousFields = new Set();
   for (const { module, comments } of declarations) {
     for (const [constant, { fields }] of Object.entries(module).filter(isDeclaration)) {
       for (const [name, comment] of comments.get(constant) ?? []) {
+        if ((knownComments.get(fields[name]) ?? comment) !== comment) ambiguousFields.add(fields[name]);
         knownComments.set(fields[name], comment).set(optionKey(name, fields[name]), comment);
       }
     }
   }
+  return ambiguousFields;
 }
 
 /**
  * Returns the section of a package's README, and the faults of its declarations. `knownComments` are comments of other
- * packages' options.
+ * packages' options. An option without a comment of its own must not be one of `ambiguousFields`.
  */
-export function createSection(declarations, knownComments) {
+export function createSection(declarations, knownComments, ambiguousFields = new Set()) {
+  const faults = [];
   const tables = declarations.flatMap(({ module, comments }) => {
     const fileComments = new Map([...comments.values()].flatMap((each) => [...each]));
     return Object.entries(module)
@@ -134,6 +141,8 @@ export function createSection(declarations, knownComments) {
         const ownComments = comments.get(constant) ?? new Map();
         const getComment = (option) => {
           const field = declaration.fields[option];
+          if (!ownComments.has(option) && ambiguousFields.has(field))
+            faults.push(`${declaration.name}: ${option} has no comment, and its option object has several`);
           return (
             ownComments.get(option) ??
             knownComments.get(field) ??
@@ -144,7 +153,10 @@ export function createSection(declarations, knownComments) {
         return createTable(declaration, { get: getComment });
       });
   });
-  return { text: tables.map(({ text }) => text).join("\n"), faults: tables.flatMap(({ faults }) => faults) };
+  return {
+    text: tables.map(({ text }) => text).join("\n"),
+    faults: [...faults, ...tables.flatMap((table) => table.faults)],
+  };
 }
 
 /** Writes the tables of all packages, or only compares them. Returns the faults of declarations and READMEs. */
@@ -158,8 +170,8 @@ export async function updateTables(root, { isCheck = false } = {}) {
     const path = join(directory, "README.md");
     const declarations = await parseDeclarations(directory);
     if (declarations.length === 0) continue;
-    collectComments(declarations, knownComments);
-    const { text, faults: sectionFaults } = createSection(declarations, knownComments);
+    const ambiguousFields = collectComments(declarations, knownComments);
+    const { text, faults: sectionFaults } = createSection(declarations, knownComments, ambiguousFields);
     faults.push(...sectionFaults.map((fault) => `${relative(root, directory)}: ${fault}`));
     const readme = readFileSync(path, "utf8");
     const [textBefore, textAfterStart] = readme.split(START_MARKER);

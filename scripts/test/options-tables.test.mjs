@@ -174,3 +174,15 @@ test("options that are spread from another object have the comments of their dec
   expect(await updateTables(root)).toEqual([]);
   expect(readReadme(root, "b")).toContain("| `batch` | an integer | `1` | Sequences. |");
 });
+
+test("an option without a comment whose option object has two different comments is reported", async () => {
+  const shared = formatDeclaration("  /** Sequences. */\n  batch: option.integer(),\n");
+  const declare = (name, text) =>
+    `export const ${name}Options = defineOptions("${name}", {\n${text}\n  batch: dropOptions.fields.batch,\n});\n`;
+  const unambiguous = createPackages({ a: shared + declare("more", "  /** Rows. */") });
+  expect(await updateTables(unambiguous)).toEqual([]);
+  const root = createPackages({ a: shared + declare("more", "  /** Rows. */") + declare("most", "") });
+  expect(await updateTables(root)).toEqual([
+    "packages/a: most: batch has no comment, and its option object has several",
+  ]);
+});

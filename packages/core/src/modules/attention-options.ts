@@ -89,7 +89,7 @@ export const attentionModuleOptions = defineOptions("attention module", {
    * Probability of zeroing an attention weight after the softmax during training: `dropout` of `attention`. After
    * `eval()` nothing is dropped. A forward with a cache requires `eval()`. Default 0.
    */
-  dropout: attentionModifierOptions.fields.dropout,
+  dropout: option.number({ min: 0, below: 1, default: 0 }),
   /** Whether the projections have biases. Default true. */
   bias: option.boolean({ default: true }),
   /**

@@ -15,7 +15,7 @@ import {
   type OptionsOf,
   type Tensor,
 } from "@mosaic/core";
-import { Dropout, type DropoutForwardOptions, dropoutProbabilityOption, shardingOptions } from "./dropout.ts";
+import { Dropout, type DropoutForwardOptions, shardingOptions } from "./dropout.ts";
 
 // W [out,in] is the weight of the base; A [rank,in], B [out,rank].
 
@@ -25,7 +25,7 @@ export const loraOptions = defineOptions("LoRA", {
   /** The update is scaled by alpha / rank. Default: rank, a scale of 1. */
   alpha: option.number({ above: 0, optional: true }),
   /** Probability of dropout on the input of A. Default 0. */
-  dropout: dropoutProbabilityOption,
+  dropout: option.number({ min: 0, below: 1, default: 0 }),
   /** How the input is sharded over the ranks. Used only by dropout. Default: as in Dropout. */
   sharding: option.nested(shardingOptions, { optional: true }),
 });
