@@ -35,7 +35,7 @@ export const ncclOptions = defineOptions("nccl", {
   timeout: option.number(timeoutSecondsRange),
   /** Seconds to wait for the other ranks, and again for NCCL to connect them. Default: the timeout of collectives. */
   connectTimeout: option.number(timeoutSecondsRange),
-  /** A name that distinguishes worlds that form at the same time in one job. Default: "world". */
+  /** A name that distinguishes worlds that form at the same time in one job. Default: the launcher's name of the job. */
   name: option.string({ optional: true }),
   /**
    * Minimum number of CTAs (thread blocks) that NCCL uses. Each occupies a multiprocessor, which attention cannot use
