@@ -25,6 +25,7 @@ export async function checkPackages(root) {
       ...findManifestFaults(publicPackage, packages[0].manifest.version),
       ...findLockfileFaults(publicPackage, lockfile),
       ...findContentFaults(publicPackage, contents.get(publicPackage.name)),
+      ...findReadmeFaults(publicPackage),
       ...messages.map((message) => formatMessage(message, publicPackage.manifest, { color: false }) ?? message.code),
     ];
     faults.push(...packageFaults.map((fault) => `${publicPackage.name}: ${fault}`));
@@ -83,6 +84,20 @@ function findContentFaults({ dir }, files) {
   }
   const strayFiles = files.filter((path) => /(^|\/)(test|build|build-cmake|node_modules|\.turbo)\//.test(path));
   return [...faults, ...strayFiles.map((path) => `${path} should not be in the tarball`)];
+}
+
+/** Returns the packages that the first example of a README imports but that its first `npm install` line lacks. */
+function findReadmeFaults({ dir }) {
+  const readmePath = join(dir, "README.md");
+  if (!existsSync(readmePath)) return [];
+  const readme = readFileSync(readmePath, "utf8");
+  const installedPackages = /^npm install (.*)$/m.exec(readme)?.[1].split(/\s+/);
+  const [, example] = /^```(?:ts|js)\b[^\n]*\n([^]*?)^```/m.exec(readme) ?? [];
+  if (installedPackages === undefined || example === undefined) return [];
+  const importedPackages = new Set([...example.matchAll(/from "(@mosaic\/[\w-]+)/g)].map(([, name]) => name));
+  return [...importedPackages]
+    .filter((name) => !installedPackages.includes(name))
+    .map((name) => `README.md: the first example imports ${name}, which npm install does not name`);
 }
 
 if (import.meta.url === pathToFileURL(process.argv[1]).href) {

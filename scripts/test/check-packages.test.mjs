@@ -23,10 +23,25 @@ const addon = `prebuilds/${process.platform}-${process.arch}/a.node`;
 
 const validPackages = [
   ["nothing native", {}, {}],
+  [
+    "an example",
+    {},
+    {
+      "README.md":
+        '```sh\nnpm install @mosaic/a @mosaic/b   # once\n```\n```ts\nimport { b } from "@mosaic/b/core";\n```\n',
+    },
+  ],
   ["an addon", {}, { "CMakeLists.txt": "", [addon]: "" }],
   ["a command", { bin: { run: "./bin/run.js" }, files: ["dist", "bin"] }, { "bin/run.js": "#!/usr/bin/env node\n" }],
 ];
+const EXAMPLE = '```ts\nimport { ring } from "@mosaic/ring";\nimport { svg } from "@mosaic/planner/svg";\n```\n';
 const faultyPackages = [
+  [
+    "an example of a package that is not installed",
+    {},
+    { "README.md": `# A package\n\n\`\`\`sh\nnpm install @mosaic/ring\n\`\`\`\n\n${EXAMPLE}` },
+    /the first example imports @mosaic\/planner, which npm install does not name/,
+  ],
   ["an install script", { scripts: { postinstall: "node x" } }, {}, /install script "postinstall"/],
   [
     "a command that the lockfile lacks",
