@@ -151,11 +151,15 @@ export class CpuDevice extends NativeDevice<CpuAddon> {
     const count = threadCount(threads);
     const isa = instructionSets()[0]!;
     const addon = getAddon();
+    const limitBytes = memoryLimit(memoryLimitOption);
     const handle = new NativeHandle(addon, {
       name: `cpu:${index}`,
-      options: [count, memoryLimit(memoryLimitOption)],
+      options: [count, limitBytes],
       ...(addon.native.guardsBlockEnds ? {} : { granularity: 64 }), // kSmallAlignment in native/memory/allocator.cc
-      remedy: "dispose tensors, shard the sequence over more ranks, or raise MOSAIC_MEMORY_LIMIT",
+      remedy:
+        limitBytes > 0
+          ? "dispose tensors, shard the sequence over more ranks, or raise memoryLimit (MOSAIC_MEMORY_LIMIT)"
+          : "dispose tensors, or shard the sequence over more ranks",
     });
     super(index, handle);
     this.threads = count;
