@@ -1,30 +1,41 @@
 // Evaluates the weights of this package on real tables, compared with logistic regression and nearest neighbors.
-//
-//   node dist/main.js [--weights file] [--seeds 5] [--ensemble 8] [--json]
-import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
 import { evaluationSets } from "./datasets.ts";
 import { type Comparison, compareMethods, meanGain, mean } from "./evaluate.ts";
-import { parseInteger } from "./arguments.ts";
+import { parseCommandLine, parseInteger } from "./arguments.ts";
 import { defaultEnsemble } from "./predict.ts";
 import { defaultWeightsPath, loadModel } from "./weights.ts";
 
-const { values } = parseArgs({
-  options: {
+const usage = `Evaluates the weights on real tables, compared with logistic regression and nearest neighbors.
+
+  node dist/main.js [options]
+
+  --weights FILE   weights to evaluate (weights.safetensors of this package)
+  --seeds N        number of random halves of each table, with the seeds 0 to N - 1 (5)
+  --ensemble N     number of members of the ensemble (${defaultEnsemble.size})
+  --json           prints one JSON object per table
+  -h, --help       shows this help`;
+const { weights, seeds, ensemble, isJson } = parseCommandLine(
+  usage,
+  {
     weights: { type: "string", default: defaultWeightsPath },
     seeds: { type: "string", default: "5" },
     ensemble: { type: "string", default: String(defaultEnsemble.size) },
     json: { type: "boolean", default: false },
   },
-});
-const seeds = Array.from({ length: parseInteger("--seeds", values.seeds, [1, 1000]) }, (_, seed) => seed);
-const ensemble = { ...defaultEnsemble, size: parseInteger("--ensemble", values.ensemble, [1, 1000]) };
+  (values) => ({
+    weights: values.weights,
+    seeds: Array.from({ length: parseInteger("--seeds", values.seeds, [1, 1000]) }, (_, seed) => seed),
+    ensemble: { ...defaultEnsemble, size: parseInteger("--ensemble", values.ensemble, [1, 1000]) },
+    isJson: values.json,
+  }),
+);
 
 await using ctx = await init({});
-using model = await loadModel(ctx, values.weights);
+using model = await loadModel(ctx, weights);
 const comparisons: Comparison[] = [];
 for (const name of evaluationSets) comparisons.push(await compareMethods(ctx, model, { name, seeds, ensemble }));
-if (values.json) for (const comparison of comparisons) console.log(JSON.stringify(comparison));
+if (isJson) for (const comparison of comparisons) console.log(JSON.stringify(comparison));
 else {
   console.log(`ROC AUC, mean and range over seeds ${seeds.join(", ")}\n`);
   console.log(

@@ -1,18 +1,26 @@
 // Trains on the prior. Program of each process that `mosaic-run` starts. Ranks share the tables of a step.
-//
-//   npx mosaic-run --nproc-per-node 2 dist/train.js [--steps 6000] [--cells 8192] [--seed 0] [--out weights.safetensors]
-//   npx mosaic-run --nproc-per-node 2 dist/train.js --checkpoint training.safetensors    # resumes if started again
-//   npx mosaic-run --nproc-per-node 2 dist/train.js --refine weights.safetensors         # continues from these weights
 import { existsSync } from "node:fs";
-import { parseArgs } from "node:util";
 import { init } from "@mosaic/attention";
 import { TabularModel, defaultOptions } from "./model.ts";
 import { fineTuningOptions, Trainer, defaultTrainingOptions } from "./training.ts";
-import { parseInteger } from "./arguments.ts";
+import { parseCommandLine, parseInteger } from "./arguments.ts";
 import { defaultWeightsPath, loadModel, saveModel } from "./weights.ts";
 
-const { values } = parseArgs({
-  options: {
+const [initial, refined] = [defaultTrainingOptions, fineTuningOptions];
+const usage = `Trains a tabular model on synthetic tables.
+
+  npx mosaic-run --nproc-per-node 2 dist/train.js [options]
+
+  --refine FILE       continue from these weights, on larger tables (random weights)
+  --steps N           number of training steps (${initial.steps}; with --refine ${refined.steps})
+  --cells N           number of cells in a step (${initial.cells}; with --refine ${refined.cells})
+  --seed N            random seed (${initial.seed}; with --refine ${refined.seed})
+  --out FILE          file of the weights (weights.safetensors of this package)
+  --checkpoint FILE   checkpoint, from which training resumes if it exists (none)
+  -h, --help          shows this help`;
+const { values, options } = parseCommandLine(
+  usage,
+  {
     refine: { type: "string" },
     checkpoint: { type: "string" },
     steps: { type: "string" },
@@ -20,14 +28,14 @@ const { values } = parseArgs({
     seed: { type: "string" },
     out: { type: "string", default: defaultWeightsPath },
   },
-});
-const initialOptions = values.refine === undefined ? defaultTrainingOptions : fineTuningOptions;
-const options = {
-  ...initialOptions,
-  steps: parseInteger("--steps", values.steps ?? String(initialOptions.steps), [1, Number.MAX_SAFE_INTEGER]),
-  cells: parseInteger("--cells", values.cells ?? String(initialOptions.cells), [1, Number.MAX_SAFE_INTEGER]),
-  seed: parseInteger("--seed", values.seed ?? String(initialOptions.seed), [0, 2 ** 32 - 1]),
-};
+  (values) => {
+    const defaults = values.refine === undefined ? initial : refined;
+    const steps = parseInteger("--steps", values.steps ?? String(defaults.steps), [1, Number.MAX_SAFE_INTEGER]);
+    const cells = parseInteger("--cells", values.cells ?? String(defaults.cells), [1, Number.MAX_SAFE_INTEGER]);
+    const seed = parseInteger("--seed", values.seed ?? String(defaults.seed), [0, 2 ** 32 - 1]);
+    return { values, options: { ...defaults, steps, cells, seed } };
+  },
+);
 /** Number of steps between writes of the weights and the checkpoint. */
 const STEPS_PER_CHECKPOINT = 250;
 
