@@ -120,7 +120,9 @@ function collectComments(declarations, knownComments) {
     for (const [constant, { fields }] of Object.entries(module).filter(isDeclaration)) {
       for (const [name, comment] of comments.get(constant) ?? []) {
         if ((knownComments.get(fields[name]) ?? comment) !== comment) ambiguousFields.add(fields[name]);
-        knownComments.set(fields[name], comment).set(optionKey(name, fields[name]), comment);
+        knownComments.set(fields[name], comment);
+        const key = optionKey(name, fields[name]);
+        if (!knownComments.has(key)) knownComments.set(key, comment);
       }
     }
   }

@@ -186,3 +186,15 @@ test("an option without a comment whose option object has two different comments
     "packages/a: most: batch has no comment, and its option object has several",
   ]);
 });
+
+test("options that are spread from another package have the first of several comments on the same option", async () => {
+  const declare = (comment) => formatDeclaration(`  /** ${comment} */\n  batch: option.integer(),\n`);
+  const taken = formatDeclaration("  ...shared,\n").replace(
+    "export",
+    "const shared = { batch: option.integer() };\nexport",
+  );
+  const root = createPackages({ a: declare("Sequences."), b: declare("Rows."), c: taken });
+  expect(await updateTables(root)).toEqual([]);
+  expect(readReadme(root, "b")).toContain("| `batch` | an integer | required | Rows. |");
+  expect(readReadme(root, "c")).toContain("| `batch` | an integer | required | Sequences. |");
+});
