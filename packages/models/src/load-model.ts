@@ -20,7 +20,7 @@ export const loadModelOptions = defineOptions("loadModel", {
   backend: option.either(option.string(), option.backend(), { optional: true }),
   /** Placement of sequences: how they are divided into shards. Default "contiguous". */
   placement: option.placement({ default: "contiguous" }),
-  /** The dtype of parameters and activations. Default: that of the folder. */
+  /** The dtype of parameters and activations. Default: that of the config, or float32. */
   dtype: option.dtype({ optional: true }),
 });
 /** Options of `loadModel`. */

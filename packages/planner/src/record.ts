@@ -40,9 +40,9 @@ export const recordOptions = defineOptions("record", {
   tokens: option.integer(nonNegativeRange),
   /** Length of the sequence of keys. Default: tokens. */
   keyTokens: option.integer({ ...nonNegativeRange, optional: true }),
-  /** Query heads. */
+  /** Number of query heads. */
   numHeads: option.integer(positiveRange),
-  /** Key heads; a divisor of numHeads. Default: numHeads. */
+  /** Number of KV heads, a divisor of numHeads. Default: numHeads. */
   numKvHeads: option.integer({ ...positiveRange, optional: true }),
   /** Size of a head. */
   headDim: option.integer(positiveRange),

@@ -50,9 +50,9 @@ export const planOptions = defineOptions("plan", {
   tokens: option.integer(positiveRange),
   /** Length of the key sequence. Default: tokens. */
   keyTokens: option.integer({ ...positiveRange, optional: true }),
-  /** Query heads. */
+  /** Number of query heads. */
   numHeads: option.integer(headCountRange),
-  /** Key heads; a divisor of numHeads. Default: numHeads. */
+  /** Number of KV heads, a divisor of numHeads. Default: numHeads. */
   numKvHeads: option.integer({ ...headCountRange, optional: true }),
   /** Size of a head. */
   headDim: option.integer(positiveRange),
