@@ -31,7 +31,8 @@ async function main(args: readonly string[]): Promise<number> {
 }
 
 function formatNotes({ repetitions, backends }: BenchSettings): string {
-  return `Medians of ${repetitions} rounds, each of which runs all backends in sequence; ratios are relative to ${backends[0]} in the same round.\nAll ranks share the cores of this process: speedups from multiple hosts or GPUs are not measured.`;
+  const rounds = repetitions === 1 ? "One round, which" : `Medians of ${repetitions} rounds, each of which`;
+  return `${rounds} runs all backends in sequence; ratios are relative to ${backends[0]} in the same round.\nAll ranks share the cores of this process: speedups from multiple hosts or GPUs are not measured.`;
 }
 
 function checkWritable({ svg }: BenchSettings): void {

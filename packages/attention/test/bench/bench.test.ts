@@ -68,6 +68,9 @@ test("prints a table, and draws a bar for each of its rows", () => {
       /^2 ranks, 2 heads of size 8, bfloat16, slidingWindow\(8\), contiguous, forward; \d+ cores\n\ntokens {2}backend/,
     );
     expect(benchRun.stdout.match(/^ +64 {2}(local|ring)/gm)?.length).toBe(2);
+    expect(benchRun.stdout).toContain("\nMedians of 2 rounds, each of which runs all backends in sequence;");
+    const singleRound = runBench(...smallOptions, "--repetitions", "1", "--seq-lengths", "32");
+    expect(singleRound.stdout).toContain("\nOne round, which runs all backends in sequence;");
     expect(readFileSync(svgPath, "utf8").match(/<title>(local|ring), 64 tokens: /g)?.length).toBe(2);
   } finally {
     rmSync(directory, { recursive: true, force: true });
