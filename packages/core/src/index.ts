@@ -28,6 +28,7 @@ export {
   type BackwardDefinition,
 } from "./autograd/node.ts";
 export { preserveVersion, type SavedValues } from "./autograd/saved-tensors.ts";
+export { packBytes, unpackBytes } from "./collectives/byte-words.ts";
 export {
   CheckedGroup,
   type CollectiveCall,
@@ -36,6 +37,7 @@ export {
   reduceOps,
 } from "./collectives/checked-group.ts";
 export type { RowTransfer } from "./collectives/group-cast.ts";
+export { allGatherObject, broadcastObject, type GroupOrContext, runOnAllRanks } from "./collectives/objects.ts";
 export type * from "./collectives/process-group.ts";
 export { singleRankGroup } from "./collectives/single-rank-group.ts";
 export type { Context } from "./context.ts";
@@ -44,6 +46,7 @@ export type * from "./device.ts";
 export * from "./errors.ts";
 export { init, initOptions, type InitOptions } from "./init.ts";
 export { type LaunchEnvironment, launchEnvironment, localRank, localWorldSize } from "./launch-environment.ts";
+export { checkJsonValue } from "./json-value.ts";
 export {
   compileKernel,
   type Operand,

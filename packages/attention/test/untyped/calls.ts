@@ -126,6 +126,13 @@ export const byName: Readonly<Record<string, Arguments>> = {
   isVisible: () => [[span], [span], [slice]],
   visiblePairs: () => [[span], [span], [slice]],
   visibleRows: () => [span, slice],
+  // core: objects of ranks
+  allGatherObject: ({ ctx }) => [ctx, { loss: [1, 2], name: "test" }, { label: "test" }],
+  broadcastObject: ({ ctx }) => [ctx.world, { loss: [1, 2], name: "test" }, 0, { label: "test" }],
+  runOnAllRanks: ({ ctx }) => [ctx, "test", () => ({ loss: [1, 2] })],
+  checkJsonValue: () => ["test", { loss: [1, 2], name: "test" }],
+  packBytes: () => [Uint8Array.of(1, 2, 3)],
+  unpackBytes: () => [Float32Array.of(1, 2), 4],
   "masks.slidingWindow": () => [2],
   "masks.blockCausal": () => [2],
   "masks.globalTokens": () => [[0, 2], { queries: true }],

@@ -1,4 +1,4 @@
-import type { ProcessGroup, Tensor, Transfer } from "@mosaic/core";
+import { allGatherObject, broadcastObject, type ProcessGroup, type Tensor, type Transfer } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
 import type { MakeWorld } from "../world.ts";
 import {
@@ -11,7 +11,7 @@ import {
   rankValues,
 } from "./tensors.ts";
 
-/** Returns cases of sendRecv and of the traffic that is counted. */
+/** Returns cases of sendRecv, of objects, and of the traffic that is counted. */
 export function messageCases(makeWorld: MakeWorld, size: number): Case[] {
   const createGroupCase = (name: string, body: (group: ProcessGroup) => Promise<void>): Case => ({
     name: `${name}, ${size} ranks`,
@@ -24,6 +24,7 @@ export function messageCases(makeWorld: MakeWorld, size: number): Case[] {
     createGroupCase("all-to-all sendRecv, with message sizes from 0", checkAllPairs),
     createGroupCase("sendRecv preserves message order between two ranks", checkMessageOrder),
     createGroupCase("sendRecv within a subset of the ranks", checkPairwiseExchange),
+    createGroupCase("allGatherObject and broadcastObject, of lengths that differ between ranks", checkObjects),
     createGroupCase("traffic counts payloads", checkTraffic),
   ];
 }
@@ -106,6 +107,23 @@ async function checkPairwiseExchange(group: ProcessGroup): Promise<void> {
   await checkTensorValues(tokenBuffer, [rank], "the token from the left neighbor");
   group.allReduce(token).wait();
   await checkTensorValues(token, [(size * (size + 1)) / 2], "the sum of tokens");
+}
+
+/** The bytes of the texts have all values that UTF-8 contains, so that a device or transport that rounds is detected. */
+async function checkObjects(group: ProcessGroup): Promise<void> {
+  const codePoints = Array.from({ length: 3000 }, (_, i) => (i < 2048 ? i : 0x1_0000 + 997 * (i - 2048)));
+  const text = String.fromCodePoint(...codePoints);
+  const objectOf = (rank: number) => ({ rank, text: text.slice(0, rank % 2 === 0 ? 10 * rank : undefined) });
+  const expected = JSON.stringify(groupRanks(group).map(objectOf));
+  const objects = await allGatherObject(group, objectOf(group.rank));
+  check(JSON.stringify(objects) === expected, `expected the objects of all ranks by rank, on rank ${group.rank}`);
+  for (const root of groupRanks(group)) {
+    const object = await broadcastObject(group, objectOf(group.rank), root);
+    check(
+      JSON.stringify(object) === JSON.stringify(objectOf(root)),
+      `expected the object of rank ${root}, received ${JSON.stringify(object).slice(0, 60)} on rank ${group.rank}`,
+    );
+  }
 }
 
 async function checkTraffic(group: ProcessGroup): Promise<void> {
