@@ -13,7 +13,7 @@ import {
   loadCheckpoint,
   saveCheckpoint,
 } from "../src/index.ts";
-import { receiveFile, sendFile } from "../src/state/rank-messages.ts";
+import { receiveFile, sendFile } from "../src/state/file-transfer.ts";
 import { computeLossCurve } from "./reference/curve.ts";
 import { directory } from "./reference/directory.ts";
 import { Model, trainStep } from "./reference/model.ts";

@@ -1,5 +1,5 @@
 // Metadata of a checkpoint file: JSON under the key "mosaic".
-import { formatValue, OptionError } from "@mosaic/core";
+import { formatValue } from "@mosaic/core";
 import type { OptimizerState } from "../optimizers/optimizer.ts";
 import { FileError } from "../safetensors/format.ts";
 import { readSafetensorsMetadata } from "../safetensors/read.ts";
@@ -64,38 +64,5 @@ export async function inspectCheckpoint(path: string): Promise<CheckpointFile> {
     if (error instanceof FileError) return { kind: "damaged", reason: error.message };
     if (["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) return { kind: "absent" };
     throw error;
-  }
-}
-
-/**
- * Throws an OptionError unless JSON preserves the value. Properties that are undefined are allowed and may be dropped.
- */
-export function checkJsonValue(where: string, value: unknown, ancestors: readonly unknown[] = []): void {
-  const fail = (received: string): never => {
-    throw new OptionError({
-      where,
-      expected: "a JSON value: null, a boolean, a finite number, a string, an array or a plain object",
-      received,
-      remedy: "convert or remove the value",
-    });
-  };
-  if (value === null || typeof value === "boolean" || typeof value === "string") return;
-  if (typeof value === "number" && Number.isFinite(value)) return;
-  if (typeof value !== "object") return fail(typeof value === "function" ? "a function" : String(value));
-  if (ancestors.includes(value)) return fail("a circular reference");
-  const path = [...ancestors, value];
-  const [symbolKey] = Object.getOwnPropertySymbols(value);
-  if (symbolKey !== undefined) return fail(`an object with the key ${String(symbolKey)}`);
-  if (Array.isArray(value)) {
-    const extraKey = Object.keys(value).find((name) => !/^\d+$/.test(name));
-    if (extraKey !== undefined) return fail(`an array with the key "${extraKey}"`);
-    for (let i = 0; i < value.length; i++) checkJsonValue(`${where}[${i}]`, value[i], path);
-    return;
-  }
-  const prototype: unknown = Object.getPrototypeOf(value);
-  const isPlainObject = prototype === null || Object.getPrototypeOf(prototype) === null;
-  if (!isPlainObject) return fail(`a ${value.constructor.name}`);
-  for (const [name, nestedValue] of Object.entries(value)) {
-    if (nestedValue !== undefined) checkJsonValue(`${where}.${name}`, nestedValue, path);
   }
 }

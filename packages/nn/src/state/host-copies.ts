@@ -2,11 +2,18 @@
 import { createHash } from "node:crypto";
 import { createReadStream } from "node:fs";
 import { hostname } from "node:os";
-import { type Context, defineOptions, option, type OptionsOf, type ResolvedOptionsOf } from "@mosaic/core";
+import {
+  type Context,
+  defineOptions,
+  option,
+  type OptionsOf,
+  type ResolvedOptionsOf,
+  runOnAllRanks,
+} from "@mosaic/core";
 import { FileError } from "../safetensors/format.ts";
 import { type StagedFile, stageFile } from "../safetensors/staged-file.ts";
 import { type CheckpointFile, inspectCheckpoint } from "./checkpoint-file.ts";
-import { receiveFile, runOnAllRanks, sendFile } from "./rank-messages.ts";
+import { receiveFile, sendFile } from "./file-transfer.ts";
 
 export const checkpointOptions = defineOptions("checkpoint", {
   /**
@@ -197,7 +204,6 @@ export async function fetchNewestCheckpoint(ctx: Context, call: CheckpointReques
     }
     await runOnAllRanks(ctx, where, async () => {
       await stagedFile?.publish();
-      return null;
     });
     return { path, async release() {} };
   } catch (error) {
@@ -294,7 +300,6 @@ export async function publishOnHosts(
     );
     await runOnAllRanks(ctx, where, async () => {
       await stagedFile?.publish();
-      return null;
     });
   } catch (error) {
     await stagedFile?.discard();

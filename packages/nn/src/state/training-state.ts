@@ -4,19 +4,19 @@ import { dirname } from "node:path";
 import {
   type Context,
   type Module,
-  OptionError,
   StateDictError,
   checkContext,
+  checkJsonValue,
   checkModule,
   expectValue,
-  formatValue,
+  runOnAllRanks,
 } from "@mosaic/core";
 import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
 import { checkPath, FileError } from "../safetensors/format.ts";
 import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
 import { stageSafetensors, type TensorMap, writeSafetensors } from "../safetensors/write.ts";
 import { awaitHostTensors, hostStateDict, loadModelState } from "../sharding/sharded-state.ts";
-import { checkJsonValue, parseStateMetadata, type StateMetadata, getStepCount } from "./checkpoint-file.ts";
+import { parseStateMetadata, type StateMetadata, getStepCount } from "./checkpoint-file.ts";
 import {
   type CheckpointRequest,
   type CheckpointOptions,
@@ -28,7 +28,7 @@ import {
   inspectHosts,
   publishOnHosts,
 } from "./host-copies.ts";
-import { runOnAllRanks } from "./rank-messages.ts";
+import { checkSamePath } from "./same-path.ts";
 
 /** The model and the optimizer of a training run. */
 export interface TrainingState {
@@ -95,24 +95,11 @@ export async function saveCheckpoint(
     metadataJson = formatMetadata();
     return path;
   });
-  if (call.options.copies === "shared") checkSamePath(paths);
+  if (call.options.copies === "shared") checkSamePath("saveCheckpoint: path", paths);
   await runOnAllRanks(ctx, call.where, async () => {
-    if (ctx.rank !== 0) return null;
+    if (ctx.rank !== 0) return;
     await createFolder(call);
     await writeSafetensors(path, await tensors, { format: "pt", mosaic: metadataJson });
-    return null;
-  });
-}
-
-/** Throws an OptionError unless all ranks pass the same path, because rank 0 writes the only file. */
-function checkSamePath(paths: readonly string[]): void {
-  const otherRank = paths.findIndex((each) => each !== paths[0]);
-  if (otherRank < 0) return;
-  throw new OptionError({
-    where: "saveCheckpoint: path",
-    expected: "the same path on every rank",
-    received: `${formatValue(paths[0])} on rank 0 and ${formatValue(paths[otherRank])} on rank ${otherRank}`,
-    remedy: "pass one path: the file contains the state of all ranks, and rank 0 writes it",
   });
 }
 
@@ -253,7 +240,6 @@ async function loadFile(
     file = await readCheckpoint(where, path);
     stateMetadata = parseStateMetadata(path, file.metadata);
     restoreState(ctx, { path, file, stateMetadata, dryRun: true }, training);
-    return null;
   });
   restoreState(ctx, { path, file: file!, stateMetadata: stateMetadata!, dryRun: false }, training);
   const { trainingId, data } = stateMetadata!;
