@@ -117,5 +117,21 @@ test("a folder that cannot be written causes an error on every rank", async () =
     return String(error);
   });
   expect(errors[0]).toMatch(/ENOTDIR/);
-  expect(errors[1]).toMatch(/saveModel, rank 1: expected success of rank 0, which writes the folder/);
+  expect(errors[1]).toMatch(
+    /saveModel, rank 1: expected success on every rank, received a failure on rank 0 \(.*ENOTDIR/,
+  );
+});
+
+test("paths that differ between ranks are rejected on every rank, and nothing is written", async () => {
+  await using folder = await writeFolder(models.llama2!);
+  const [ring] = arrangements;
+  const savedFolder = join(folder.path, "saved");
+  const errors = await onRanks(ring!, async (ctx) => {
+    using loaded = await loadModel(ctx, folder.path, loadOptions(ring!));
+    return loaded.save(`${savedFolder}${ctx.rank}`).catch((caught: unknown) => String(caught));
+  });
+  expect(errors).toHaveLength(2);
+  for (const error of errors)
+    expect(error).toMatch(/^OptionError: saveModel: folder: expected the same path on every rank, .*1" on rank 1; /);
+  expect((await readdir(folder.path)).filter((name) => name.startsWith("saved"))).toEqual([]);
 });

@@ -80,6 +80,7 @@ export { type FileTensor, readSafetensors, type SafetensorsFile } from "./safete
 export { type TensorMap, writeSafetensors } from "./safetensors/write.ts";
 export { fromTorch } from "./state/from-torch.ts";
 export type { CheckpointOptions, FoundCheckpoint } from "./state/host-copies.ts";
+export { checkSamePath } from "./state/same-path.ts";
 export {
   findCheckpoint,
   loadCheckpoint,

@@ -114,6 +114,7 @@ export const modelCalls: Readonly<Record<string, Arguments>> = {
   linearWarmup: () => [4, (step: number) => step],
   inverseSquareRoot: () => [4],
   multiStep: () => [[1, 2], 0.5],
+  checkSamePath: () => ["test", ["out", "out"]],
   fromTorch: (f) => [new Map([["weight", host(4, 4)]]), linearModel(f)],
   readSafetensors: ({ directory }) => [join(directory, "saved.safetensors")],
   writeSafetensors: ({ directory, tensor }) => [join(directory, "out"), new Map([["x", tensor(2)]]), { note: "text" }],

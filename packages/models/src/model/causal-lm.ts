@@ -159,7 +159,7 @@ export class CausalLM extends Module {
    * tokenizer's files and generation_config.json, if the folder from which the model was loaded has them. Collective:
    * rank 0 writes, and the others wait for it.
    *
-   * @throws OptionError for an invalid path; a FileError or the system's error on rank 0 if a file cannot be written, a
+   * @throws OptionError for an invalid path, or if ranks pass different paths; a FileError or the system's error on rank 0 if a file cannot be written, a
    * MosaicError on the other ranks.
    */
   async save(folder: string, options?: SaveModelOptions): Promise<void> {

@@ -1,20 +1,20 @@
 import { copyFile, mkdir, rm, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import {
+  allGatherObject,
   defineOptions,
   dtypeBytes,
   expectValue,
-  fromArray,
   type Module,
-  MosaicError,
   noGrad,
   numel,
   option,
   type OptionsOf,
+  runOnAllRanks,
   StateDictError,
   type Tensor,
 } from "@mosaic/core";
-import { writeSafetensors } from "@mosaic/nn";
+import { checkSamePath, writeSafetensors } from "@mosaic/nn";
 import { editJson } from "../config/json-text.ts";
 import type { CachedModel } from "../generate/generation-cache.ts";
 import { type Weight, listWeights } from "./names.ts";
@@ -51,35 +51,17 @@ export async function saveModel(model: SavedModel, folder: string, options?: Sav
   expectValue("saveModel: folder", isValidPath, "the path of a folder", folder);
   const { maxShardBytes } = saveModelOptions.parse(options);
   const { ctx } = model;
+  checkSamePath("saveModel: folder", await allGatherObject(ctx, folder, { label: "saveModel" }));
   const weights = listSavedTensors(model);
-  let failure: unknown;
-  if (ctx.rank === 0) {
-    try {
+  try {
+    await runOnAllRanks(ctx, "saveModel", async () => {
+      if (ctx.rank !== 0) return;
       await writeFiles(model, folder);
       await writeWeights(folder, weights, maxShardBytes);
-    } catch (error) {
-      failure = error;
-    }
-  }
-  for (const { tensor } of weights) tensor.dispose();
-  const hasFailed = await hasFailedOnAnyRank(model, failure !== undefined);
-  if (failure !== undefined) throw failure;
-  if (hasFailed) {
-    throw new MosaicError({
-      where: `saveModel, rank ${ctx.rank}`,
-      expected: "success of rank 0, which writes the folder",
-      received: "a failure of rank 0",
-      remedy: "see the error on rank 0",
     });
+  } finally {
+    for (const { tensor } of weights) tensor.dispose();
   }
-}
-
-/** Returns on every rank whether rank 0 failed, so that no rank continues as if the folder existed. */
-async function hasFailedOnAnyRank({ ctx }: CachedModel, hasFailed: boolean): Promise<boolean> {
-  if (ctx.size === 1) return hasFailed;
-  using numFailures = fromArray(ctx, [hasFailed ? 1 : 0], [1]);
-  ctx.world.allReduce(numFailures, "sum", { label: "saveModel" }).wait();
-  return (await numFailures.read())[0] !== 0;
 }
 
 interface SavedTensor {
