@@ -1,5 +1,4 @@
-import { broadcastText } from "./broadcast-text.ts";
-import { ClosedError, OptionError, OutOfMemoryError } from "@mosaic/core";
+import { broadcastObject, ClosedError, OptionError, OutOfMemoryError } from "@mosaic/core";
 import type { GenerateOptions, GenerativeModel } from "./generate.ts";
 import {
   type BatchResult,
@@ -164,18 +163,13 @@ export class BatchScheduler implements Disposable {
     const { ctx } = this.#model;
     if (ctx.rank === 0) await this.#waitForWork();
     ctx.assertOpen("BatchScheduler.run");
-    if (ctx.rank === 0) {
-      const changes = this.#collectChanges();
-      const hasNoChanges = changes.removedIds.length === 0 && changes.addedOptions.length === 0 && !changes.isLast;
-      await broadcastText(ctx, hasNoChanges ? "" : JSON.stringify(changes), "BatchScheduler");
-      if (changes.isLast) return false;
-    } else {
-      const text = await broadcastText(ctx, "", "BatchScheduler");
-      const { removedIds, addedOptions, isLast } = (text === "" ? noChanges : JSON.parse(text)) as BatchChanges;
-      for (const id of removedIds) this.#batch.remove(id);
-      for (const options of addedOptions) this.#batch.add(options);
-      if (isLast) return false;
+    const ownChanges = ctx.rank === 0 ? this.#collectChanges() : undefined;
+    const changes = await broadcastObject(ctx, ownChanges, 0, { label: "BatchScheduler" });
+    if (ctx.rank !== 0) {
+      for (const id of changes.removedIds) this.#batch.remove(id);
+      for (const options of changes.addedOptions) this.#batch.add(options);
     }
+    if (changes.isLast) return false;
     for (const result of await this.#batch.step()) this.#deliver(result);
     return true;
   }
@@ -247,5 +241,3 @@ export class BatchScheduler implements Disposable {
     this.#batch.dispose();
   }
 }
-
-const noChanges: BatchChanges = { removedIds: [], addedOptions: [], isLast: false };
