@@ -1,9 +1,9 @@
 import {
+  broadcastObject,
   checkContext,
   type Context,
   defineOptions,
   type DType,
-  fromArray,
   option,
   type Option,
   type OptionsOf,
@@ -201,17 +201,6 @@ async function measureLockstep(
  * values.
  */
 async function broadcastProfile(contexts: readonly Context[], profile: Profile): Promise<Profile> {
-  const text = JSON.stringify(profile);
-  const texts = await Promise.all(contexts.map((ctx) => broadcastText(ctx, text)));
-  return JSON.parse(texts[0]!) as Profile;
-}
-
-async function broadcastText(ctx: Context, text: string): Promise<string> {
-  using length = fromArray(ctx, [text.length], [1]);
-  ctx.world.broadcast(length, 0).wait();
-  const [count] = await length.read();
-  const characterCodes = Array.from({ length: count! }, (_, i) => (i < text.length ? text.charCodeAt(i) : 0));
-  using characters = fromArray(ctx, characterCodes, [count!]);
-  ctx.world.broadcast(characters, 0).wait();
-  return String.fromCharCode(...(await characters.read()));
+  const broadcastProfiles = contexts.map((ctx) => broadcastObject(ctx, profile, 0, { label: "calibrate" }));
+  return (await Promise.all(broadcastProfiles))[0]!;
 }

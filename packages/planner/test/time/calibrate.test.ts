@@ -106,6 +106,13 @@ test("calibrate keeps the default links for one rank and divides the cores by th
   expect(fourThreadProfile.cores).toEqual({ perNode: 2 });
 });
 
+test("calibrate sends a profile with a name of any length and of any characters to all ranks", async () => {
+  const contexts = synthesize(await openRanks(2), trueProfile);
+  const name = "8 × 北京 😀 ".repeat(20_000);
+  const calibrated = await calibrate({ contexts, dtypes: ["float32"], headDims: [32], repetitions: 1, cores: 2, name });
+  expect(calibrated.name === name).toBe(true);
+});
+
 test("calibrate returns a valid profile for a real device", async () => {
   const calibrated = await calibrate({
     contexts: await openRanks(2),
