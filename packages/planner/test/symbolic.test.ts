@@ -1,4 +1,4 @@
-import { type ProcessGroup, zeros } from "@mosaic/core";
+import { allGatherObject, broadcastObject, type ProcessGroup, runOnAllRanks, zeros } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type AttentionRecord, count, record, symbolicWorld } from "../src/index.ts";
 import { faultyRing } from "./fault-injection.ts";
@@ -26,6 +26,20 @@ test("symbolic tensors count as allocated memory and cannot be read", async () =
   await expect(x.read()).rejects.toThrow("a device that computes");
   x.dispose();
   expect(ctx!.device.memory()).toMatchObject({ allocated: 0, peak: 4e12 });
+});
+
+test("objects are exchanged on one symbolic rank, and cannot be received from other symbolic ranks", async () => {
+  const [ctx] = symbolicWorld({ mesh: { sp: 1 } }).contexts;
+  const numEvents = ctx!.device.record.events;
+  expect(await allGatherObject(ctx!, { a: 1 })).toEqual([{ a: 1 }]);
+  expect(await broadcastObject(ctx!, "x")).toBe("x");
+  expect(await runOnAllRanks(ctx!.world, "test", () => 1)).toEqual([1]);
+  expect(ctx!.device.record.events).toBe(numEvents);
+  const { contexts } = symbolicWorld({ mesh: { sp: 2 } });
+  for (const each of contexts) {
+    await expect(broadcastObject(each, "x")).rejects.toThrow("a device that computes");
+    expect(each.device.memory().allocated).toBe(0);
+  }
 });
 
 test("freed memory is reused under the same number, and a disposed tensor is rejected", () => {

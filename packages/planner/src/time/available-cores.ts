@@ -1,9 +1,6 @@
 import { readFileSync } from "node:fs";
 import { availableParallelism } from "node:os";
-import { type Context, fromArray } from "@mosaic/core";
-
-/** Maximum number of CPUs of a Linux configuration (CONFIG_NR_CPUS). */
-const MAX_CPUS = 8192;
+import { allGatherObject, type Context } from "@mosaic/core";
 
 /**
  * Returns the number of cores that all ranks of a host may use together. Ranks that are bound to cores of their own
@@ -11,24 +8,17 @@ const MAX_CPUS = 8192;
  */
 export async function countAvailableCores(contexts: readonly Context[]): Promise<number> {
   const ownCpus = readAllowedCpus();
-  const cpuCounts = await Promise.all(contexts.map((ctx) => countCpuUnion(ctx, ownCpus)));
+  const [cpusByRank] = await Promise.all(contexts.map((ctx) => allGatherObject(ctx, ownCpus)));
+  const numCpus = new Set(cpusByRank!.flat()).size;
   // A quota of the control group limits how much of its cores a process may use.
-  return ownCpus.length > 0 ? (availableParallelism() * cpuCounts[0]!) / ownCpus.length : availableParallelism();
-}
-
-async function countCpuUnion(ctx: Context, cpus: readonly number[]): Promise<number> {
-  const bits = new Float32Array(MAX_CPUS);
-  for (const cpu of cpus) bits[cpu] = 1;
-  using union = fromArray(ctx, bits, [MAX_CPUS]);
-  ctx.world.allReduce(union, "max").wait();
-  return (await union.read()).reduce((sum, bit) => sum + bit, 0);
+  return ownCpus.length > 0 ? (availableParallelism() * numCpus) / ownCpus.length : availableParallelism();
 }
 
 /** Returns the CPUs that this process may run on; none if the system does not report them. */
 function readAllowedCpus(): readonly number[] {
   try {
     const list = /^Cpus_allowed_list:\s*(.*)$/m.exec(readFileSync("/proc/self/status", "utf8"))?.[1] ?? "";
-    return parseCpuList(list).filter((cpu) => cpu < MAX_CPUS);
+    return parseCpuList(list);
   } catch {
     return [];
   }

@@ -1,4 +1,5 @@
 import {
+  broadcastObject,
   checkContext,
   type Context,
   defineOptions,
@@ -57,8 +58,8 @@ export async function clockOffset(ctx: Context, options?: ClockOffsetOptions): P
     let measuredOffset = ownOffset;
     if (ctx.rank === 0) await replyToRounds(ctx, firstRank, { rounds, now });
     if (ctx.rank === firstRank) measuredOffset = await measureOffset(ctx, { rounds, now });
-    const { offset, error } = await broadcastOffset(ctx, measuredOffset, firstRank);
-    if (hosts[ctx.rank] === host) ownOffset = { offset, error };
+    const hostOffset = await broadcastObject(ctx, measuredOffset, firstRank, { label: "clockOffset" });
+    if (hosts[ctx.rank] === host) ownOffset = hostOffset;
   }
   return ownOffset;
 }
@@ -93,17 +94,6 @@ async function replyToRounds(ctx: Context, peer: number, { rounds, now }: ClockR
     using time = fromArray(ctx, splitNumber(now()), [3]);
     ctx.world.sendRecv([{ tensor: time, to: peer }]).wait();
   }
-}
-
-async function broadcastOffset(ctx: Context, { offset, error }: ClockOffset, root: number): Promise<ClockOffset> {
-  using encodedOffset = fromArray(
-    ctx,
-    [...splitNumber(offset), ...splitNumber(Number.isFinite(error) ? error : 0)],
-    [6],
-  );
-  ctx.world.broadcast(encodedOffset, root).wait();
-  const values = await encodedOffset.read();
-  return { offset: joinNumber(values.subarray(0, 3)), error: joinNumber(values.subarray(3)) };
 }
 
 const DIGIT_BASE = 2 ** 20;

@@ -1,6 +1,6 @@
 import { type Context, full, type Tensor } from "@mosaic/core";
 import { countOperations } from "./host.ts";
-import { runOnAllRanks, type MeasuredRanks, median, neighbourTransfers } from "./measure.ts";
+import { type MeasuredRanks, median, neighbourTransfers, synchronizeAll } from "./measure.ts";
 import { LocalSteps, recordStep, type StepShape } from "./local-steps.ts";
 
 /** Result of `timeHost`. */
@@ -29,10 +29,10 @@ export async function timeHost(measuredRanks: MeasuredRanks): Promise<HostTiming
   try {
     for (let round = 0; round < numRounds; round++) {
       for (const { world } of contexts) world.barrier().wait();
-      await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
+      await synchronizeAll(contexts);
       const stepTimes = await step?.runAlone();
       const exchangeEnqueueMs = contexts.map((ctx, i) => enqueueExchanges(ctx, numExchanges, transferBuffers[i]!));
-      await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
+      await synchronizeAll(contexts);
       if (!stepTimes) continue;
       const enqueue = (stepTimes.enqueueMs + exchangeEnqueueMs[0]!) / 1e3 / (numOperations + 2 * numExchanges);
       samples.push({ enqueue, stepOverhead: Math.max(0, stepTimes.overheadMs) / 1e3 });

@@ -6,7 +6,7 @@ import {
   computeSpanSeconds,
   type MeasuredRanks,
   median,
-  runOnAllRanks,
+  synchronizeAll,
   TileOperands,
   type TileShape,
   timeTile,
@@ -137,7 +137,7 @@ function attentionTiles({ tokens, numHeads, headDim, dtype }: StepShape): readon
 
 async function timeRun(contexts: readonly Context[], getSteps: (ctx: Context) => LocalSteps): Promise<number> {
   for (const { world } of contexts) world.barrier().wait();
-  await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
-  const spans = await runOnAllRanks(contexts, (ctx) => getSteps(ctx).runTogether(STEPS_PER_RUN));
+  await synchronizeAll(contexts);
+  const spans = await Promise.all(contexts.map((ctx) => getSteps(ctx).runTogether(STEPS_PER_RUN)));
   return await computeSpanSeconds(contexts, new Map(contexts.map((ctx, i) => [ctx, spans[i]!])));
 }

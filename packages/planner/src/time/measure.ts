@@ -1,4 +1,5 @@
 import {
+  broadcastObject,
   type Context,
   type DType,
   empty,
@@ -35,13 +36,13 @@ export async function traceChain(
   chain: CallChain,
 ): Promise<ReadonlyMap<Context, TimeSpan>> {
   for (const { world } of contexts) world.barrier().wait();
-  await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
+  await synchronizeAll(contexts);
   const chainContexts = contexts.filter(({ rank }) => rank < ranks);
   for (const ctx of chainContexts) {
     ctx.startTrace();
     chain(ctx);
   }
-  await runOnAllRanks(contexts, (ctx) => ctx.device.stream.synchronize());
+  await synchronizeAll(contexts);
   const spans = new Map<Context, TimeSpan>();
   for (const ctx of chainContexts) {
     const events = (await ctx.stopTrace()).filter((event) => lane === undefined || event.lane === lane);
@@ -66,11 +67,11 @@ export function eventSpan(events: readonly TraceEvent[]): TimeSpan {
 async function timeKernels(measuredRanks: MeasuredRanks, chain: CallChain): Promise<number> {
   const { contexts, numConcurrentRanks } = measuredRanks;
   const spans = await traceChain(measuredRanks, { lane: "compute", ranks: numConcurrentRanks }, chain);
-  const maxSeconds = await runOnAllRanks(contexts, async (ctx) => {
+  const maxSeconds = contexts.map((ctx) => {
     const span = spans.get(ctx);
-    return await maxOverRanks(ctx, span ? (span.end - span.start) / 1e9 : 0);
+    return maxOverRanks(ctx, span ? (span.end - span.start) / 1e9 : 0);
   });
-  return maxSeconds[0]!;
+  return (await Promise.all(maxSeconds))[0]!;
 }
 
 /** Nanoseconds of the clock that all processes of a host share. */
@@ -87,16 +88,16 @@ export async function computeSpanSeconds(
   contexts: readonly Context[],
   spans: ReadonlyMap<Context, TimeSpan>,
 ): Promise<number> {
-  const startTimes = await runOnAllRanks(contexts, (ctx) => broadcastNumber(ctx, spans.get(ctx)?.start ?? 0));
-  const spanSecondsByContext = await runOnAllRanks(contexts, async (ctx) => {
+  const startTimes = await Promise.all(contexts.map((ctx) => broadcastObject(ctx, spans.get(ctx)?.start ?? 0)));
+  const spanSecondsByContext = contexts.map(async (ctx, i) => {
     const span = spans.get(ctx);
-    const secondsSince = (time: number): number => (time - startTimes[contexts.indexOf(ctx)]!) / 1e9;
+    const secondsSince = (time: number): number => (time - startTimes[i]!) / 1e9;
     return (
       (await maxOverRanks(ctx, span ? -secondsSince(span.start) : 0)) +
       (await maxOverRanks(ctx, span ? secondsSince(span.end) : 0))
     );
   });
-  return spanSecondsByContext[0]!;
+  return (await Promise.all(spanSecondsByContext))[0]!;
 }
 
 async function maxOverRanks(ctx: Context, value: number): Promise<number> {
@@ -106,25 +107,10 @@ async function maxOverRanks(ctx: Context, value: number): Promise<number> {
   return maximum!;
 }
 
-export async function runOnAllRanks<T>(contexts: readonly Context[], call: (ctx: Context) => Promise<T>): Promise<T[]> {
-  return await Promise.all(contexts.map(call));
+/** Resolves when all work that was enqueued on the ranks is done. */
+export async function synchronizeAll(contexts: readonly Context[]): Promise<void> {
+  await Promise.all(contexts.map((ctx) => ctx.device.stream.synchronize()));
 }
-
-/** Broadcasts a number of rank 0 with all its 53 bits, in parts that float32 can hold. */
-async function broadcastNumber(ctx: Context, value: number): Promise<number> {
-  const digitBase = 2 ** 20;
-  const integer = Math.round(value);
-  const digits = [
-    Math.floor(integer / digitBase ** 2),
-    Math.floor(integer / digitBase) % digitBase,
-    integer % digitBase,
-  ];
-  using digitTensor = fromArray(ctx, digits, [3]);
-  ctx.world.broadcast(digitTensor, 0).wait();
-  const [high, middle, low] = await digitTensor.read();
-  return (high! * digitBase + middle!) * digitBase + low!;
-}
-
 /**
  * Runs every timing once more than `repetitions`, in turns, and returns the median of each. The first round is warm-up.
  * The minimum would represent conditions that no step as a whole has.
