@@ -1,4 +1,5 @@
-import { type Context, fromArray } from "@mosaic/attention";
+import type { Context } from "@mosaic/attention";
+import { allGatherObject } from "@mosaic/attention/core";
 import { denseToSparse, type MetaResult } from "@mosaic/attention/meta";
 import { SUMMARY_HEADS } from "./attention-layers.ts";
 import { WORDS_PER_TOKEN } from "./genome.ts";
@@ -17,10 +18,8 @@ export async function sumAttentionBytesSent(
   const sentBytes = results.reduce((sum, { meta }) => {
     return sum + meta.bytesMoved.forward.sent + meta.bytesMoved.backward.sent;
   }, 0);
-  // Counted in floats, so that a float32 represents the number exactly.
-  using numFloatsTensor = fromArray(ctx, [sentBytes / FLOAT_BYTES], [1]);
-  ctx.world.allReduce(numFloatsTensor, "sum", { label: "bytes" }).wait();
-  return (await numFloatsTensor.item()) * FLOAT_BYTES;
+  const sentBytesByRank = await allGatherObject(ctx, sentBytes, { label: "bytes" });
+  return sentBytesByRank.reduce((sum, bytes) => sum + bytes, 0);
 }
 
 /**

@@ -1,4 +1,5 @@
 import { type Context, noGrad, reduceGradients, scope, type Tensor } from "@mosaic/attention";
+import { broadcastObject } from "@mosaic/attention/core";
 import {
   AdamW,
   clipGradNorm,
@@ -174,9 +175,6 @@ async function computeProgress(
 ): Promise<number> {
   const stepShare = steps > 0 ? trainingProgress.step / steps : 0;
   if (minutes === 0) return stepShare;
-  const localShare = ctx.rank === 0 ? trainingProgress.seconds / (60 * minutes) : 0;
-  using shareTensor = ctx.device.empty([1], "float32");
-  ctx.device.write(shareTensor, [localShare]);
-  if (ctx.size > 1) ctx.world.broadcast(shareTensor, 0, { label: "time" }).wait();
-  return Math.max(stepShare, await shareTensor.item());
+  const seconds = await broadcastObject(ctx, trainingProgress.seconds, 0, { label: "time" });
+  return Math.max(stepShare, seconds / (60 * minutes));
 }
