@@ -5,9 +5,9 @@ import { join } from "node:path";
 import { describe, expect, it } from "vitest";
 import { encode } from "../src/agent/frames.ts";
 import { connectTls, TLS_PROTOCOLS } from "../src/agent/tls.ts";
-import { ProtocolError } from "../src/agent/wire.ts";
-import type { RankError } from "../src/job.ts";
-import { decodeDecision, decodeReport, encodeReport } from "../src/nodes/records.ts";
+import { LIMITS, ProtocolError } from "../src/agent/wire.ts";
+import type { Failure, RankError } from "../src/job.ts";
+import { decodeDecision, decodeReport, encodeDecision, encodeReport } from "../src/nodes/records.ts";
 import { findMismatch, waitingMessage, type Registration } from "../src/nodes/registration.ts";
 import type { RankRecord } from "../src/report/diagnose.ts";
 import {
@@ -214,6 +214,37 @@ describe("node 0", () => {
       expect(() => decodeReport(Buffer.from(invalidText), 0)).toThrow(ProtocolError);
     for (const invalidText of ["", "[]", '{"failure":{}}', '{"restartInMs":"1"}'])
       expect(() => decodeDecision(Buffer.from(invalidText))).toThrow(ProtocolError);
+  });
+});
+
+describe("the report of an error with long texts", () => {
+  const createError = (depth: number, text: string): RankError => ({
+    ...{ name: text, message: text, stack: text, code: text, help: "docs/troubleshooting.md#peerlosterror" },
+    ...(depth === 0 ? {} : { cause: createError(depth - 1, text), errors: Array(5).fill(createError(0, text)) }),
+  });
+  const createRecord = (error: RankError): RankRecord => ({
+    ...{ rank: 3, local: 1, pid: 7, code: 1, signal: null, startedAt: 0, exitedAt: 1, stoppedAt: undefined },
+    ...{ isKilled: false, thrown: { timeMs: 1, error }, stderrTail: [], uncaught: [], log: "/l" },
+  });
+  const createFailure = (error: RankError): Failure => ({
+    ...{ attempt: 0, node: "n1", rank: 3, local: 1, pid: 7, afterMs: 5, code: 1, signal: null, exitCode: 1 },
+    ...{ error, stderrTail: Array(30).fill(error.stack), log: "/l", stopped: [], secondary: [] },
+  });
+
+  // Characters of 1, 3 and 6 bytes in JSON.
+  it.each(["m", "語", "\u0001"])("fits into a frame if its texts consist of %j", (character) => {
+    const error = createError(3, character.repeat(60_000));
+    const report = encodeReport({ record: createRecord(error), hint: undefined });
+    const decision = encodeDecision({ failure: createFailure(error), restartInMs: 1 });
+    for (const bytes of [report, decision]) expect(bytes.length).toBeLessThanOrEqual(LIMITS.value);
+    expect(decodeDecision(decision).failure?.error?.message).toMatch(new RegExp(`^${character}{100}`));
+  });
+
+  it("has the section of the documentation that the error names", () => {
+    const error = createError(1, "m");
+    const decodedError = decodeReport(encodeReport({ record: createRecord(error), hint: undefined }), 0).record.thrown
+      ?.error;
+    expect(decodedError).toMatchObject({ help: error.help, cause: { help: error.help } });
   });
 });
 

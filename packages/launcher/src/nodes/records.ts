@@ -11,30 +11,53 @@ export interface RankReport {
   readonly hint: string | undefined;
 }
 
-const MAX_TEXT_LENGTH = 2000;
+/** Limits in characters. JSON has up to 6 bytes for a character. */
+const MAX_NAME_LENGTH = 200;
+const MAX_MESSAGE_LENGTH = 2000;
+const MAX_LINE_LENGTH = 500;
 const MAX_REPORT_LINES = 30;
-const MAX_STACK_LENGTH = 8000;
+
+/** How much of a report is kept: the number of lines, the depth of causes, and the length of stacks in characters. */
+interface Truncation {
+  readonly lines: number;
+  readonly depth: number;
+  readonly stackLength: number;
+}
+
+const FULL_TRUNCATION: Truncation = { lines: MAX_REPORT_LINES, depth: 4, stackLength: 8000 };
+const SHORT_TRUNCATIONS: readonly Truncation[] = [
+  { lines: 10, depth: 1, stackLength: 8000 },
+  { lines: 0, depth: 0, stackLength: 8000 },
+  { lines: 0, depth: 0, stackLength: 2000 },
+];
 
 /** Encodes a report as JSON that fits into a frame. Long texts are truncated, and the deepest causes are omitted. */
 export function encodeReport({ record, hint }: RankReport): Buffer {
-  let byteCount = 0;
-  for (const [lines, depth] of [
-    [MAX_REPORT_LINES, 4],
-    [10, 1],
-    [0, 0],
-  ] as const) {
-    const { thrown } = record;
-    const truncatedRecord = {
+  const { thrown } = record;
+  return encodeTruncated("failure report of a rank", [FULL_TRUNCATION, ...SHORT_TRUNCATIONS], (truncation) => ({
+    record: {
       ...record,
-      stderrTail: truncateLines(record.stderrTail, lines),
-      uncaught: truncateLines(record.uncaught, lines),
-      thrown: thrown === undefined ? undefined : { ...thrown, error: truncateError(thrown.error, depth) },
-    };
-    const json = Buffer.from(JSON.stringify({ record: truncatedRecord, hint }));
+      stderrTail: truncateLines(record.stderrTail, truncation),
+      uncaught: truncateLines(record.uncaught, truncation),
+      thrown: thrown === undefined ? undefined : { ...thrown, error: truncateError(thrown.error, truncation) },
+    },
+    hint,
+  }));
+}
+
+/** Encodes the first of several truncations as JSON that fits into a frame. */
+function encodeTruncated(
+  subject: string,
+  truncations: readonly Truncation[],
+  truncate: (truncation: Truncation) => object,
+): Buffer {
+  let byteCount = 0;
+  for (const truncation of truncations) {
+    const json = Buffer.from(JSON.stringify(truncate(truncation)));
     byteCount = json.length;
     if (byteCount <= LIMITS.value) return json;
   }
-  throw new Error(`failure report of a rank: expected at most ${LIMITS.value} bytes, received ${byteCount} bytes`);
+  throw new Error(`${subject}: expected at most ${LIMITS.value} bytes, received ${byteCount} bytes`);
 }
 
 /** Decodes a report of another node, whose clock is `offsetMs` behind the clock of this node. Throws ProtocolError. */
@@ -71,17 +94,14 @@ export function encodeDecision(decision: AttemptDecision): Buffer {
   const { failure } = decision;
   if (failure === undefined) return Buffer.from(JSON.stringify(decision));
   const { error, stderrTail, source = [] } = failure;
-  const truncatedFailure = {
-    ...{
-      ...failure,
-      stopped: [],
-      secondary: [],
-      stderrTail: truncateLines(stderrTail, 10),
-      source: truncateLines(source, 10),
+  return encodeTruncated("result of an attempt", SHORT_TRUNCATIONS, (truncation) => ({
+    ...decision,
+    failure: {
+      ...{ ...failure, stopped: [], secondary: [] },
+      ...{ stderrTail: truncateLines(stderrTail, truncation), source: truncateLines(source, truncation) },
+      ...(error === undefined ? {} : { error: truncateError(error, truncation) }),
     },
-    ...(error === undefined ? {} : { error: truncateError(error, 1) }),
-  };
-  return Buffer.from(JSON.stringify({ ...decision, failure: truncatedFailure }));
+  }));
 }
 
 /** Decodes the decision of node 0. Throws ProtocolError. */
@@ -94,19 +114,23 @@ export function decodeDecision(bytes: Buffer): AttemptDecision {
   return decision;
 }
 
-const truncateLines = (lines: readonly string[], count: number): readonly string[] =>
-  count === 0 ? [] : lines.slice(-count).map((line) => line.slice(0, MAX_TEXT_LENGTH / 4));
+const truncateLines = (lines: readonly string[], { lines: count }: Truncation): readonly string[] =>
+  count === 0 ? [] : lines.slice(-count).map((line) => line.slice(0, MAX_LINE_LENGTH));
 
-function truncateError({ name, message, stack, code, cause, errors }: RankError, depth: number): RankError {
+function truncateError(error: RankError, truncation: Truncation): RankError {
+  const { name, message, stack, code, help, cause, errors } = error;
+  const { depth, stackLength } = truncation;
+  const inner = { ...truncation, depth: depth - 1 };
   return {
-    name: name.slice(0, MAX_TEXT_LENGTH),
-    message: message.slice(0, MAX_TEXT_LENGTH),
-    ...(stack === undefined ? {} : { stack: stack.slice(0, MAX_STACK_LENGTH) }),
-    ...(code === undefined ? {} : { code }),
-    ...(cause === undefined || depth === 0 ? {} : { cause: truncateError(cause, depth - 1) }),
+    name: name.slice(0, MAX_NAME_LENGTH),
+    message: message.slice(0, MAX_MESSAGE_LENGTH),
+    ...(stack === undefined ? {} : { stack: stack.slice(0, stackLength) }),
+    ...(code === undefined ? {} : { code: code.slice(0, MAX_NAME_LENGTH) }),
+    ...(help === undefined ? {} : { help: help.slice(0, MAX_NAME_LENGTH) }),
+    ...(cause === undefined || depth === 0 ? {} : { cause: truncateError(cause, inner) }),
     ...(errors === undefined || depth === 0
       ? {}
-      : { errors: errors.slice(0, 4).map((innerError) => truncateError(innerError, depth - 1)) }),
+      : { errors: errors.slice(0, 4).map((innerError) => truncateError(innerError, inner)) }),
   };
 }
 
