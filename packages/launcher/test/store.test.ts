@@ -123,6 +123,16 @@ describe("store", () => {
     expect(String(await waitPromise)).toBe("2");
   });
 
+  it("replies to concurrent requests for more bytes than it keeps for a slow client", async () => {
+    const [store, other] = [await connectClient(), await connectClient()];
+    const keys = Array.from({ length: 12 }, (_, i) => `k${i}`);
+    const createValue = (i: number): Buffer => Buffer.alloc(STORE_LIMITS.value, i);
+    for (const [i, key] of keys.entries()) await store.set(key, createValue(i));
+    const values = await Promise.all(keys.map((key) => other.get(key)));
+    for (const [i, value] of values.entries()) expect(value?.equals(createValue(i)), `value ${i}`).toBe(true);
+    await expect(other.get("absent")).resolves.toBeUndefined();
+  });
+
   it("waits indefinitely with an infinite timeout", async () => {
     const [a, b] = [await connectClient(), await connectClient()];
     vi.useFakeTimers({ toFake: ["setTimeout"] });

@@ -163,7 +163,9 @@ const mismatchError = (subject: string, expected: string, received: unknown, rem
 /** Checks a hello. Returns the state that the client may use, or throws StoreError. */
 type AuthenticateHello = (hello: Header) => StoreState;
 
-/** Maximum number of unread bytes. A client that reads replies too slowly is disconnected beyond it. */
+/** With more unread bytes than this, no further requests of the client are handled until it has read its replies. */
+const PAUSE_UNREAD_BYTES = 16 * 1024 * 1024;
+/** Maximum number of unread bytes. A client that reads deferred replies too slowly is disconnected beyond it. */
 const MAX_UNREAD_BYTES = 64 * 1024 * 1024;
 
 /** One client of the store, from hello to close. */
@@ -213,10 +215,20 @@ class Connection {
         if (this.#socket.destroyed || this.#socket.writableEnded) return;
         if (this.#state === undefined) this.#handleHello(frame.header);
         else this.#handleRequest(this.#state, frame);
+        if (this.#socket.writableLength > PAUSE_UNREAD_BYTES) return this.#pauseUntilDrained();
       }
     } catch (error) {
       this.#endWithError(0, toStoreError(error));
     }
+  }
+
+  /** Stops reading until all replies have been written. The reader keeps the requests that have already arrived. */
+  #pauseUntilDrained(): void {
+    this.#socket.pause();
+    this.#socket.once("drain", () => {
+      this.#socket.resume();
+      this.#receive(Buffer.alloc(0));
+    });
   }
 
   #handleHello(header: Header): void {
