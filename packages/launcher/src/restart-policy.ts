@@ -4,6 +4,8 @@ import type { LaunchPlan } from "./launch-plan.ts";
 /** EX_CONFIG: a rank exits with this code to report that a restart cannot succeed. */
 const EX_CONFIG = 78;
 const MAX_BACKOFF_MS = 30_000;
+/** Keeps the factor finite, because a delay of 0 times infinity is not a number. */
+const MAX_DOUBLINGS = 64;
 
 /** A request to end a job before its ranks exit by themselves. */
 export interface StopRequest {
@@ -33,7 +35,7 @@ export interface AttemptSummary {
 /** Decides whether a job is restarted: `--max-restarts`, `--restart-backoff`, `--min-uptime`. */
 export class RestartPolicy {
   readonly #plan: LaunchPlan;
-  /** Number of consecutive failures before `--min-uptime` had passed. */
+  /** Number of failures before `--min-uptime` had passed, since the last attempt that ran at least that long. */
   #earlyFailures = 0;
 
   constructor(plan: LaunchPlan) {
@@ -41,14 +43,18 @@ export class RestartPolicy {
   }
 
   decide({ attempt, uptimeMs, failure, lost, stop }: AttemptSummary): AttemptDecision {
-    const restartInMs = Math.min(this.#plan.restartBackoffMs * 2 ** attempt, MAX_BACKOFF_MS);
+    const restartInMs = Math.min(this.#plan.restartBackoffMs * 2 ** Math.min(attempt, MAX_DOUBLINGS), MAX_BACKOFF_MS);
     const canRestart = attempt < this.#plan.maxRestarts && stop === undefined;
-    if (lost !== undefined) return { lost, ...(canRestart ? { restartInMs } : {}) };
+    const isEarly = uptimeMs < this.#plan.minUptimeMs;
+    if (lost !== undefined) {
+      if (!isEarly) this.#earlyFailures = 0;
+      return { lost, ...(canRestart ? { restartInMs } : {}) };
+    }
     // Another process may send the signal that ends the job to the ranks, too. A rank that it terminates has not
     // failed.
     const isCancelled = failure !== undefined && failure.signal !== null && failure.signal === stop?.signal;
     if (failure === undefined || isCancelled) return stop === undefined ? {} : { stop };
-    this.#earlyFailures = uptimeMs < this.#plan.minUptimeMs ? this.#earlyFailures + 1 : 0;
+    this.#earlyFailures = isEarly ? this.#earlyFailures + 1 : 0;
     if (!canRestart) return { failure };
     const noRestartReason = this.#findNoRestartReason(failure);
     return noRestartReason === undefined ? { failure, restartInMs } : { failure: { ...failure, noRestartReason } };

@@ -1,7 +1,7 @@
 import { readdirSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
-import type { Failure } from "../src/job.ts";
+import type { Failure, LostNode } from "../src/job.ts";
 import type { LaunchPlan } from "../src/launch-plan.ts";
 import { RestartPolicy, type StopRequest } from "../src/restart-policy.ts";
 import { INDEX, mosaicRun, type ProcessOutcome, program, run, testDir } from "./harness.ts";
@@ -113,6 +113,25 @@ describe("the restart policy", () => {
     expect(decide(3, 9_999)).toEqual({
       failure: { ...failure, noRestartReason: expect.stringMatching(/two consecutive failures, each within 10 s/) },
     });
+  });
+
+  it("does not count failures as consecutive if an attempt that a lost node ended ran longer in between", () => {
+    const lost: LostNode = { attempt: 1, nodeRank: 1, node: "n1", reason: "connection closed", afterMs: 20_000 };
+    const decide = (uptimeMs: number) => {
+      const policy = new RestartPolicy(plan);
+      policy.decide({ attempt: 0, uptimeMs: 0, failure, stop: undefined });
+      policy.decide({ attempt: 1, uptimeMs, failure: undefined, lost, stop: undefined });
+      return policy.decide({ attempt: 2, uptimeMs: 0, failure, stop: undefined });
+    };
+    expect(decide(10_000)).toEqual({ failure, restartInMs: 4000 });
+    expect(decide(9_999).failure?.noRestartReason).toMatch(/two consecutive failures/);
+  });
+
+  it("restarts without a delay after any number of attempts if there is no backoff", () => {
+    const policy = new RestartPolicy({ ...plan, maxRestarts: 5000, restartBackoffMs: 0 });
+    expect(policy.decide({ attempt: 2000, uptimeMs: 60_000, failure, stop: undefined }).restartInMs).toBe(0);
+    const slowPolicy = new RestartPolicy({ ...plan, maxRestarts: 5000, restartBackoffMs: 1 });
+    expect(slowPolicy.decide({ attempt: 2000, uptimeMs: 60_000, failure, stop: undefined }).restartInMs).toBe(30_000);
   });
 
   it("limits the delay to 30 s, and the restarts to --max-restarts", () => {
