@@ -25,14 +25,16 @@ export function encodeLinks(
     }
   }
   if (bytesByPair.size <= maxPairs) return { nodes, between: "ranks", links: listLinks(bytesByPair, size) };
+  // Numbers of hosts may exceed the number of ranks.
+  const nodeStride = nodes.reduce((max, node) => Math.max(max, node), 0) + 1;
   const bytesByNodePair = new Map<number, number>();
   for (const [pair, bytes] of bytesByPair) {
-    const nodePair = nodes[Math.floor(pair / size)]! * size + nodes[pair % size]!;
+    const nodePair = nodes[Math.floor(pair / size)]! * nodeStride + nodes[pair % size]!;
     bytesByNodePair.set(nodePair, (bytesByNodePair.get(nodePair) ?? 0) + bytes);
   }
-  return { nodes, between: "nodes", links: listLinks(bytesByNodePair, size) };
+  return { nodes, between: "nodes", links: listLinks(bytesByNodePair, nodeStride) };
 }
 
-function listLinks(totals: ReadonlyMap<number, number>, size: number): LinkData["links"] {
-  return [...totals].map(([pair, bytes]) => ({ from: Math.floor(pair / size), to: pair % size, bytes }));
+function listLinks(totals: ReadonlyMap<number, number>, stride: number): LinkData["links"] {
+  return [...totals].map(([pair, bytes]) => ({ from: Math.floor(pair / stride), to: pair % stride, bytes }));
 }

@@ -131,6 +131,13 @@ test("links have the bytes that ranks send, between ranks or between nodes", () 
   expect(nodeLinks.links.map(({ from, to, bytes }) => bytes === sumBytes(from, to))).toEqual([true, true, true, true]);
 });
 
+test("links between hosts have their numbers, which may exceed the number of ranks", () => {
+  const attentionRecord = record({ backend: ring(), mesh: { sp: 4 }, ...call, hosts: [7, 7, 9, 9] });
+  const { links, nodes, between } = encodeLinks(attentionRecord, undefined, 3);
+  expect([nodes, between]).toEqual([[7, 7, 9, 9], "nodes"]);
+  expect(new Set(links.map(({ from, to }) => `${from} ${to}`))).toEqual(new Set(["7 7", "7 9", "9 7", "9 9"]));
+});
+
 test("load is the number of visible pairs of each rank's queries", () => {
   const attentionRecord = record({ backend: ring(), mesh: { sp: 4 }, ...call, placement: "contiguous" });
   const countPairs = (rank: number): number => 256 * 256 * rank + (256 * 257) / 2;
