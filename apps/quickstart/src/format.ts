@@ -8,7 +8,9 @@ export function groupDigits(value: number): string {
 /** Formats bytes in decimal units, with three digits. */
 export function formatBytes(value: number): string {
   const units = ["B", "kB", "MB", "GB", "TB"];
-  const unitIndex = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
+  // Values that would be rounded to 1000 have the next unit.
+  const fittingIndex = units.findIndex((_, i) => value / 1000 ** i < 999.5);
+  const unitIndex = fittingIndex < 0 ? units.length - 1 : fittingIndex;
   return `${Number((value / 1000 ** unitIndex).toPrecision(3))} ${units[unitIndex]}`;
 }
 

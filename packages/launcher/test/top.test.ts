@@ -122,6 +122,28 @@ describe("the table", () => {
     ]);
   });
 
+  it("shows times and bytes with three digits, without an exponent", () => {
+    const formatCells = (stepMs: number, residentBytes: number): readonly string[] => {
+      const [rank, ...others] = createSample().ranks;
+      const ranks = [{ ...rank!, stepMs, residentBytes }, ...others];
+      return formatTable({ ...createSample(), ranks }, { ...style, columns: 100 })[2]!
+        .trim()
+        .split(/ {2,}/);
+    };
+    const cases = [
+      [0.5, 999, "0.500 ms", "999 B"],
+      [99.96, 999.6, "100 ms", "1.00 kB"],
+      [999.4, 999_499, "999 ms", "999 kB"],
+      [999.6, 999_500, "1.00 s", "1.00 MB"],
+      [99_960, 99_960, "100 s", "100 kB"],
+      [1_234_500, 5e15, "1235 s", "5000 TB"],
+    ] as const;
+    for (const [stepMs, bytes, timeText, bytesText] of cases) {
+      const cells = formatCells(stepMs, bytes);
+      expect([cells[2], cells[6]], `${stepMs} ms, ${bytes} bytes`).toEqual([timeText, bytesText]);
+    }
+  });
+
   it("fits small terminals, and colours the slowest rank if colours are enabled", () => {
     for (const columns of [20, 60, 80, 120])
       for (const line of formatTable(createSample(), { ...style, columns }))

@@ -110,15 +110,20 @@ function positionText({ activity, operation, lastOperation }: RankSample): strin
 
 function formatTime(ms: number | null): string {
   if (ms === null) return "–";
-  return ms < 1000 ? `${ms.toPrecision(3)} ms` : `${(ms / 1000).toPrecision(3)} s`;
+  return ms < 999.5 ? `${formatDigits(ms)} ms` : `${formatDigits(ms / 1000)} s`;
 }
+
+/** Formats a number with three digits, or with all digits before the point if there are more. */
+const formatDigits = (value: number): string => (value < 99.95 ? value.toPrecision(3) : String(Math.round(value)));
 
 const formatShare = (share: number | null): string => (share === null ? "–" : `${Math.round(100 * share)} %`);
 
 function formatBytes(bytes: number | null): string {
   if (bytes === null) return "–";
   const units = ["B", "kB", "MB", "GB", "TB"];
-  const unitIndex = Math.min(units.length - 1, bytes < 1 ? 0 : Math.floor(Math.log10(bytes) / 3));
+  // Values that would be rounded to 1000 have the next unit.
+  const fittingIndex = units.findIndex((_, i) => bytes / 1000 ** i < 999.5);
+  const unitIndex = fittingIndex < 0 ? units.length - 1 : fittingIndex;
   const value = bytes / 1000 ** unitIndex;
-  return `${value >= 100 || unitIndex === 0 ? Math.round(value) : value.toPrecision(3)} ${units[unitIndex]}`;
+  return `${unitIndex === 0 ? Math.round(value) : formatDigits(value)} ${units[unitIndex]}`;
 }

@@ -3,7 +3,9 @@
 /** Formats bytes in decimal units. */
 export function bytesText(value: number): string {
   const units = ["B", "kB", "MB", "GB", "TB", "PB"];
-  const unit = Math.min(units.length - 1, Math.max(0, Math.floor(Math.log10(Math.max(1, value)) / 3)));
+  // Values that would be rounded to 1000 have the next unit.
+  const fittingUnit = units.findIndex((_, i) => value / 1000 ** i < 999.5);
+  const unit = fittingUnit < 0 ? units.length - 1 : fittingUnit;
   return `${Number((value / 1000 ** unit).toPrecision(3))} ${units[unit]}`;
 }
 
