@@ -276,6 +276,10 @@ test.each([
     /--mask documents:2x8k:prefix:9k: prefix\(9216\): .* 9216 keys/,
   ],
   [[...quickOptions, "--mask", "shareQuestion:4k"], /--mask: expected one of .*shareQuestion:N:LENGTHS/],
+  [
+    [...quickOptions, "--dtype", "float32"],
+    /plan: dtype: expected a data type with speeds in profile h100-ib400: bfloat16, float16, received float32; choose/,
+  ],
   [[...quickOptions, "--dtype", "int8"], /--dtype: expected one of float32, bfloat16, float16, received "int8"/],
   [[...quickOptions, "--memory-limit", "80 bananas"], /--memory-limit: expected an amount of memory/],
   [[...quickOptions, "--memory-limit", `${"9".repeat(309)}GB`], /--memory-limit: expected an amount of memory/],

@@ -193,6 +193,14 @@ test("plan rejects unknown and invalid options", () => {
     [{ numKvHeads: 3 }, /numHeads divisible by numKvHeads, received 8 and 3/],
     [{ gpusPerNode: undefined }, /gpusPerNode: expected an integer ≥ 1, received undefined/],
     [{ profile: "h100" }, /profile: expected h100-ib400, .*received "h100"; measure this machine with calibrate/],
+    [
+      { dtype: "float32" },
+      /dtype: expected .* in profile h100-ib400: bfloat16, float16, received float32; choose a diff/,
+    ],
+    [
+      { profile: { ...profiles["cpu-local"], kernels: { ...profiles["cpu-local"].kernels, attendBackward: {} } } },
+      /dtype: expected a data type with speeds in profile cpu-local: none, received bfloat16/,
+    ],
     [{ profile: undefined, device: "npu" }, /device: expected "cpu" or "cuda", or a profile, received "npu"/],
     [{ placement: "zigzags" }, /received "zigzags"/],
     [{ memoryLimit: -1 }, /memoryLimit: expected a number of bytes > 0/],

@@ -155,13 +155,14 @@ export function resolveJob(where: string, options: PlanOptions): PlanJob {
   const placement = resolvePlacement(
     settings.placement ?? (mask.name === masks.causal().name ? "zigzag" : "contiguous"),
   );
-  const profile = settings.profile ?? (settings.device === "cpu" ? "cpu-local" : "h100-ib400");
+  const profile = resolveProfile(where, settings.profile ?? (settings.device === "cpu" ? "cpu-local" : "h100-ib400"));
+  checkSpeeds(where, profile, dtype);
   return {
     shape: { tokens, keyTokens, numHeads, numKvHeads, headDim, sinks, batch, dtype, mask, placement },
     nodes,
     gpusPerNode,
     ranks: nodes * gpusPerNode,
-    profile: { ...resolveProfile(where, profile), ranksPerNode: gpusPerNode },
+    profile: { ...profile, ranksPerNode: gpusPerNode },
     memoryLimit,
   };
 }
@@ -175,6 +176,18 @@ function checkRanks(where: string, nodes: number, gpusPerNode: number): void {
     expected: `at most ${maxRanks} ranks${maxNodes > 0 ? `, ${maxNodes} nodes of ${gpusPerNode} ranks` : ""}`,
     received: `${nodes} nodes of ${gpusPerNode} ranks`,
     remedy: "plan for the ranks that share one sequence, and put the others on a data-parallel axis, dp",
+  });
+}
+
+/** Throws an OptionError for a data type for which a profile has no speed of attention. */
+function checkSpeeds(where: string, { name, kernels: { attend, attendBackward } }: Profile, dtype: DType): void {
+  const measuredDtypes = (Object.keys(attend) as DType[]).filter((each) => attend[each] && attendBackward[each]);
+  if (measuredDtypes.includes(dtype)) return;
+  throw new OptionError({
+    where: `${where}: dtype`,
+    expected: `a data type with speeds in profile ${name}: ${measuredDtypes.join(", ") || "none"}`,
+    received: dtype,
+    remedy: "choose a different profile, or measure this data type with calibrate()",
   });
 }
 
