@@ -60,6 +60,15 @@ test("a first stage is as small as the local rows can hide, and at most 8 stages
   expect(chooseSchedule(forward, { bandwidth: 0.2 }, undefined, createPairLoads(10, 1000, 100)).degree).toBe(8);
 });
 
+test("stages after the first are hidden behind the pairs of the previous stage alone, and a transfer begins with its latency", () => {
+  const heavyLoads = createPairLoads(100, 900, 100);
+  // 15 rows are received during 100 s, 20.25 during the 135 s of these, and 27.3375 during the 182.25 s of those.
+  const { cuts } = chooseSchedule(forward, { bandwidth: 0.15 }, 4, heavyLoads);
+  for (const [i, cut] of [0, 0.15, 0.3525, 0.625_875, 1].entries()) expect(cuts[0]![i], `cut ${i}`).toBeCloseTo(cut);
+  // 30 rows are received during the last 75 of 100 s.
+  expect(chooseSchedule(forward, { bandwidth: 0.4, latency: 25 }, 2, heavyLoads).cuts[0]).toEqual([0, 0.3, 1]);
+});
+
 test("a rank that sends more rows than it receives cuts its stages by the rows that it sends", () => {
   const [firstLoad, secondLoad] = createPairLoads(100, 900, 100) as [RankLoad, RankLoad];
   const sender = { ...firstLoad, remotePairs: 90, peers: [{ owner: 1, rows: 10, ranges: 1, pairs: 90 }], rows: 10 };
@@ -87,6 +96,8 @@ test("the last gradients are hidden behind a second part of the local rows", () 
   const { isSplit, ownCuts, degree } = chooseSchedule(backward, {}, 1, createPairLoads(300, 300, 100));
   expect({ isSplit, degree }).toEqual({ isSplit: true, degree: 1 });
   expect(ownCuts[0]).toBeCloseTo(1 / 3);
+  // With a latency, the transfers take 200 s and 300 s.
+  expect(chooseSchedule(backward, { latency: 100 }, 1, createPairLoads(300, 300, 100)).ownCuts[0]).toBeCloseTo(0.4);
 });
 
 test("each pass has its own number of stages", () => {
@@ -102,6 +113,14 @@ test("the slowest rank determines the schedule, and ranks without remote rows do
   const { degree, cuts } = chooseSchedule(forward, { bandwidth: 0.5 }, undefined, [...loads, idleLoad]);
   expect(degree).toBe(scheduleWithoutIdle.degree);
   expect(cuts[1]).toEqual(scheduleWithoutIdle.cuts[1]);
+});
+
+test("a rank that neither sends nor receives rows has all of its local rows first, and no rows in later stages", () => {
+  const idleLoad = { ownPairs: 0, remotePairs: 0, queries: 10, peers: [], rows: 0 };
+  const backwardLoads = [...createPairLoads(300, 300, 100), idleLoad];
+  expect(chooseSchedule(backward, {}, 1, backwardLoads)).toMatchObject({ isSplit: true, ownCuts: { 2: 1 } });
+  const forwardLoads = [...createPairLoads(100, 900, 100), idleLoad];
+  expect(chooseSchedule(forward, { bandwidth: 0.4 }, 2, forwardLoads).cuts[2]).toEqual([0, 1, 1]);
 });
 
 test("the predicted time includes all transfers through a shared port", () => {
