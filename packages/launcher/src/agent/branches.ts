@@ -148,11 +148,11 @@ export class Branches {
   }
 
   /**
-   * Returns the number of connections over which at least one of the ranks is reached. The ranks are in ascending
-   * order.
+   * Returns whether a set contains all connections over which at least one of the ranks is reached. The ranks are in
+   * ascending order.
    */
-  countLinks(ranks: RankRanges): number {
-    return this.#linksForRanks(ranks).length;
+  areAllLinks(links: ReadonlySet<Link>, ranks: RankRanges): boolean {
+    return this.#linksForRanks(ranks).every((link) => links.has(link));
   }
 
   /** Returns whether all ranks are below this agent. The ranks are in ascending order. */

@@ -9,8 +9,8 @@ const LOG_QUERY_TIMEOUT_MS = 1000;
 
 interface CallReport {
   readonly history: bigint;
-  /** A rank with this history. */
-  readonly rank: number;
+  /** The last rank that reported this history. Earlier ones may have left. */
+  rank: number;
   /** The connections that reported it. */
   readonly links: Set<Link>;
 }
@@ -57,18 +57,15 @@ export class CallChecker {
     const ranks = this.#resolveRanks(group, explicitRanks);
     if (ranks.length === 0 || this.#mismatchedGroups.has(group) || !this.#branches.routesTo(link, rank)) return;
     const key = `${group}:${index}`;
-    const report = this.#reports.get(key);
-    if (report === undefined) {
-      this.#reports.set(key, { history, rank, links: new Set([link]) });
-      // Reports of a group that has lost a member never become complete, so the oldest one is dropped.
-      if (this.#reports.size > MAX_PENDING_REPORTS) this.#reports.delete(this.#reports.keys().next().value as string);
-    } else if (report.history !== history) {
-      return this.#queryLogs({ group, ranks: explicitRanks }, report.rank, rank);
-    } else {
-      report.links.add(link);
-    }
-    const links = report?.links.size ?? 1;
-    if (links < this.#branches.countLinks(ranks)) return;
+    const report: CallReport = this.#reports.get(key) ?? { history, rank, links: new Set() };
+    if (report.history !== history) return this.#queryLogs({ group, ranks: explicitRanks }, report.rank, rank);
+    report.rank = rank;
+    report.links.add(link);
+    this.#reports.set(key, report);
+    // Reports of a group that has lost a member may never become complete, so the oldest one is dropped.
+    if (this.#reports.size > MAX_PENDING_REPORTS) this.#reports.delete(this.#reports.keys().next().value as string);
+    // A rank that has left after its report does not stand in for one that has not reported yet.
+    if (!this.#branches.areAllLinks(report.links, ranks)) return;
     this.#reports.delete(key);
     if (this.#branches.includesAll(ranks)) return;
     this.#branches.sendToParent({
@@ -76,7 +73,7 @@ export class CallChecker {
       group,
       index,
       history,
-      rank: report?.rank ?? rank,
+      rank: report.rank,
       ranks: explicitRanks,
     });
   }

@@ -142,6 +142,19 @@ describe("calls", () => {
     for (const rank of [0, 2, 4]) expect(ranks.listEvents(`${rank}`, "mismatch")).toEqual([]);
   });
 
+  test("are compared between the remaining ranks after a rank has made its last call and left", async () => {
+    const ranks = await startWorld([await startAgent()], 3);
+    postCalls(ranks, 0, WORLD, [5]);
+    ranks.send("leave", "0", "op5 #1 (world)");
+    await ranks.waitForEvent("1", "exited");
+    postCalls(ranks, 1, WORLD, [5]);
+    postCalls(ranks, 2, WORLD, [6]);
+    for (const rank of ["1", "2"])
+      expect(await ranks.waitForEvent(rank, "mismatch")).toMatchObject({
+        message: `rank 1 is at op5 #1 (world), rank 2 at op6 #1 (world)${SAME_CALLS}`,
+      });
+  });
+
   test("are compared for messages of two ranks, and a mismatch is reported only to these two", async () => {
     const ranks = await startWorld(await startDeepTree(), 10);
     const messages = 0xfeed_f00dn;
