@@ -8,9 +8,11 @@ import {
   randomSlices,
   type Trial,
 } from "@mosaic/conformance";
-import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
+import { contiguous, dtypeBytes, layoutOf, type Placement, positions, striped, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { flex, type FlexOptions, flexTraffic } from "../src/index.ts";
+import { createFlexSettings, flexOptions } from "../src/flex.ts";
+import { FlexPlan } from "../src/plan.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 import { assignHosts, createLayouts, makeWorldOverHosts, countRequiredRows } from "./trial-layouts.ts";
 
@@ -119,6 +121,61 @@ test("the closed form counts exactly the required rows of 200 random lists of sl
     expect(receivedBytes, trial.name).toBe(countRequiredRows(trial) * 2 * 4 * 4 * 3);
   }
 });
+
+test("the queries that attend to the keys of a rank are exact for shards of consecutive positions", () => {
+  for (let seed = 0; seed < 100; seed++) {
+    const [size, length] = [2 + (seed % 5), 20 + (seed % 23)];
+    const mask = randomSlices(length, length, 2000 + seed);
+    const maskMod = slicesToMaskMod(mask);
+    const mesh = { sp: size };
+    const layout = layoutOf({ mesh, axes: ["sp"], placement: placements()[seed % 2]!, length });
+    const call = { at: { sp: 0 }, mask, queries: layout, keys: layout };
+    const plan = new FlexPlan(createFlexSettings(flexOptions.parse({ queriesTravel: true })), { mesh }, call, call.at);
+    for (let rank = 0; rank < size; rank++) {
+      const keys = [...positions(layout.spans({ sp: rank }))];
+      const queries = Array.from({ length }, (_, q) => q).filter((q) => !keys.includes(q));
+      const attending = queries.filter((q) => keys.some((k) => maskMod(q, k, 0)));
+      expect(plan.requiredQueries(rank).count, `seed ${seed}, rank ${rank}`).toBe(attending.length);
+    }
+  }
+});
+
+/** The first positions striped, the rest contiguous. */
+const partlyStriped: Placement = {
+  name: "partly striped",
+  spans(rank, ranks, length) {
+    const numStriped = Math.min(2 * ranks, length);
+    const rest = contiguous().spans(rank, ranks, length - numStriped);
+    return [
+      { start: rank, length: Math.max(0, Math.ceil((numStriped - rank) / ranks)), step: ranks },
+      ...rest.map((span) => ({ ...span, start: span.start + numStriped })),
+    ];
+  },
+};
+
+test.each([...placements(), partlyStriped])(
+  "the closed form counts exactly the required rows of bands of keys, and of bands within other keys: $name",
+  (keyPlacement) => {
+    for (const size of [3, 4, 5]) {
+      for (const width of [1, size - 1, size, size + 1]) {
+        const [queries, keys] = [23, 22 + width];
+        const band = { q0: 0, q1: queries, k0: 0, k1: keys, type: "bidirectionalCausal" } as const;
+        // The keys of the last queries contain those of the band.
+        const others = { q0: queries, q1: queries + 5, k0: 0, k1: keys - 3, type: "full" } as const;
+        for (const mask of [[band], [band, others]]) {
+          const trial: Trial = {
+            ...{ name: `${size} ranks, ${width} keys`, mesh: { sp: size }, axes: ["sp"], batch: 1, numHeads: 1 },
+            ...{ numKvHeads: 1, headDim: 4, dtype: "float32", scale: 1, mask, maskMod: slicesToMaskMod(mask), seed: 1 },
+            queries: { length: mask.at(-1)!.q1, placement: striped() },
+            keys: { length: keys, placement: keyPlacement },
+          };
+          const receivedBytes = predictTraffic(trial, size).reduce((sum, { bytesReceived }) => sum + bytesReceived, 0);
+          expect(receivedBytes, trial.name).toBe(countRequiredRows(trial) * 2 * 4 * 4 * 3);
+        }
+      }
+    }
+  },
+);
 
 test.each([2, 3, 5])(
   "%i ranks with queriesTravel send the bytes of the closed form, and never more than without it",
