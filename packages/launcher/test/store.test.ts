@@ -4,6 +4,7 @@ import { afterEach, beforeEach, describe, expect, it, vi } from "vitest";
 import { connectStore, type Store } from "../src/store/client.ts";
 import { encodeFrame, FrameReader, STORE_LIMITS } from "../src/store/protocol.ts";
 import { StoreServer } from "../src/store/server.ts";
+import { StoreTable } from "../src/store/table.ts";
 
 let server: StoreServer;
 let clients: Store[];
@@ -60,8 +61,11 @@ describe("store", () => {
     expect(sums.toSorted((a, b) => a - b)).toEqual([1, 2, 3, 4, 5, 6, 7, 8, 9, 10]);
     expect(String(await stores[0]?.get("n"))).toBe("10");
     expect(await stores[0]?.add("n", -12)).toBe(-2);
-    await stores[0]?.set("n", "words");
-    await expect(stores[0]?.add("n")).rejects.toMatchObject({ code: "REQUEST" });
+    for (const value of ["words", "1e3", " 5", "", `${Number.MAX_SAFE_INTEGER}`]) {
+      await stores[0]?.set("n", value);
+      await expect(stores[0]?.add("n"), value).rejects.toMatchObject({ code: "REQUEST" });
+      expect(String(await stores[0]?.get("n"))).toBe(value);
+    }
   });
 
   it("compares and sets: one of several callers succeeds, and the others receive the current value", async () => {
@@ -89,6 +93,15 @@ describe("store", () => {
     expect(String(await valuePromise)).toBe("2");
     await expect(a.wait(["x", "z"], { timeoutMs: 5 })).rejects.toThrow(/timed out after 5 ms: wait: missing keys: z$/);
     await expect(a.waitFor("z", { timeoutMs: 0 })).rejects.toMatchObject({ code: "TIMEOUT" });
+  });
+
+  it("serves a client after the timeouts of its completed waits have passed", async () => {
+    const [store, other] = [await connectClient(), await connectClient()];
+    const waits = [store.waitFor("x", { timeoutMs: 30 }), store.barrier("b", 2, { timeoutMs: 30 })];
+    await Promise.all([other.set("x", "1"), other.barrier("b", 2), ...waits]);
+    await Promise.all([store.waitFor("x", { timeoutMs: 30 }), store.wait(["x"], { timeoutMs: 30 })]);
+    await expect(other.waitFor("y", { timeoutMs: 60 })).rejects.toMatchObject({ code: "TIMEOUT" });
+    expect(String(await store.get("x"))).toBe("1");
   });
 
   it("holds repeated barriers until all members arrive, and reports those that did at a timeout", async () => {
@@ -209,6 +222,30 @@ describe("store admission and limits", () => {
     await store.set("one more", "");
   });
 
+  it("counts only the current values towards the limit on the total size", () => {
+    const table = new StoreTable();
+    const value = Buffer.alloc(STORE_LIMITS.value);
+    for (let written = 0; written <= STORE_LIMITS.total; written += value.length) table.set("overwritten", value);
+    for (let written = 0; written <= STORE_LIMITS.total; written += value.length) {
+      table.set("deleted", value);
+      expect(table.delete("deleted")).toBe(true);
+    }
+    expect(table.delete("deleted")).toBe(false);
+  });
+
+  it("does not notify a waiter of keys that are set after it has stopped waiting", () => {
+    const table = new StoreTable();
+    const onReady = vi.fn<() => void>();
+    const cancel = table.waitForKeys(["x", "y"], onReady);
+    table.set("x", Buffer.alloc(1));
+    cancel();
+    cancel();
+    table.set("y", Buffer.alloc(1));
+    expect(onReady).not.toHaveBeenCalled();
+    table.waitForKeys(["x", "y"], onReady);
+    expect(onReady).toHaveBeenCalledOnce();
+  });
+
   it("closes a connection that announces a frame beyond the limits", async () => {
     const hello = encodeFrame({ id: 0, op: "hello", version: 1, run: RUN, attempt: 0, token: server.token });
     const oversizedHeader = Buffer.from([0xff, 0xff, 0xff, 0xff]);
@@ -217,6 +254,17 @@ describe("store admission and limits", () => {
     const length = Buffer.alloc(4);
     length.writeUInt32BE(header.length);
     expect(await sendRaw(Buffer.concat([hello, length, header]))).toMatch(/exceeds the limit/);
+    // Before the hello is accepted, the limits are lower.
+    const longHello = encodeFrame({ id: 0, op: "hello", run: "r".repeat(STORE_LIMITS.helloHeader) });
+    expect(await sendRaw(longHello)).toMatch(/PROTOCOL.*header of \d+ bytes exceeds the limit of 4096 bytes/);
+    const helloWithPayload = encodeFrame({ id: 0, op: "hello" }, Buffer.alloc(1));
+    expect(await sendRaw(helloWithPayload)).toMatch(/PROTOCOL.*payload of 1 bytes exceeds the limit of 0 bytes/);
+  });
+
+  it("closes a connection that sends a request with the id of a pending one", async () => {
+    const hello = encodeFrame({ id: 0, op: "hello", version: 1, run: RUN, attempt: 0, token: server.token });
+    const request = encodeFrame({ id: 1, op: "get", key: "k", wait: true });
+    expect(await sendRaw(Buffer.concat([hello, request, request]))).toMatch(/PROTOCOL.*no pending request, received 1/);
   });
 
   it("rejects fields of the wrong type and unknown operations, and keeps the connection", async () => {
@@ -228,6 +276,7 @@ describe("store admission and limits", () => {
       { op: "wait", keys: "k" },
       { op: "get", key: "k", wait: true, timeout: "soon" },
       { op: "cas", key: "k", expected: 9 },
+      { op: "cas", key: "k", expected: -1 },
     ])
       await expect(store.request(header)).rejects.toMatchObject({ code: "REQUEST" });
     await store.set("k", "fine");
