@@ -74,6 +74,8 @@ struct ForwardPanel {
 
 /// One query of each head that shares a key head, while keys are folded into it. Lanes are keys.
 struct QueryFold {
+  /// Keys are transposed in parts of this size, which stay in the L1 cache until all rows have read them.
+  static constexpr int32_t kColumnBytes = 16 << 10;
   static constexpr int32_t kVectors = 4;  // vectors of keys per call
   const void* q;                          // [rows][depth]; premultiplied by scale for float32 products
   float* out;         // [rows][valueDepth], Σ e^(s − m) v
@@ -82,7 +84,7 @@ struct QueryFold {
   float* weightSum;   // [rows], sum of the weights as rounded for the products; equal to `sum` for float32 products
   float* scores;      // [rows][keys], scratch
   void* weights;      // [rows][keys], scratch; shares the memory of `scores` for float32 products
-  void* columns;      // [depth][keys], scratch: the keys transposed, for bfloat16 in pairs
+  void* columns;      // [kColumnBytes], scratch: a part of the keys transposed, for bfloat16 in pairs
   float scale;        // used by bfloat16 products only
   int32_t rows, depth, valueDepth;  // both depths are multiples of `depthMultiple`
 };

@@ -25,7 +25,11 @@ struct FoldQuery {
   static constexpr int vectors = QueryFold::kVectors, keys = vectors * L;
   // Rows per pass. The sums, four vectors per row, stay in registers: AVX2 and SSE2 have 16, AVX-512 and NEON 32.
   static constexpr int maxRows = V::isa == Isa::Avx2 || V::isa == Isa::Scalar ? 2 : 4;
+  // Rows per pass over the values. Where values are widened, more rows share each widened vector.
+  static constexpr int maxValueRows = isWidened ? 2 * maxRows : maxRows;
   static constexpr int squareDepth = valuesPerElement * L;  // elements of a key per square, and weights per store
+  // Elements of a key that are transposed at a time.
+  static constexpr int columnsDepth = QueryFold::kColumnBytes / (4 * keys) * valuesPerElement;
 
   /// Folds at most `keys` keys, all visible to every row. With bfloat16, an odd number of keys is followed by a row of
   /// zeros.
@@ -40,42 +44,63 @@ struct FoldQuery {
   }
 
  private:
-  /// Prefetches the next block throughout: half of its keys while the scores of every four rows are computed, half of
-  /// its values during their weighted sums, and the remaining lines while keys are transposed.
+  struct DepthRange {
+    int32_t begin, end;
+  };
+
+  /// Lines prefetched at a step of a pass with `rows` rows.
   MOSAIC_INLINE constexpr int linesPerStep(int rows) {
     constexpr int bytes = isWidened ? 2 : 4;  // per key and step
-    return (rows * bytes + 7) / 8;
+    return ((rows < maxRows ? rows : maxRows) * bytes + 7) / 8;
   }
+
+  /// Prefetches the next block evenly: its keys while the scores of this block are computed, its values during their
+  /// weighted sums. Lines for which there are too few steps are prefetched while keys are transposed.
   struct BlockPrefetch {
-    Prefetch k, v;
+    PacedPrefetch k, v;
     int32_t linesOfK, linesOfV;  // lines per transposed square
 
-    MOSAIC_INLINE int32_t linesPerSquare(const QueryFold& f, const UpcomingReads& reads, int32_t steps) {
-      const int64_t squares = vectors * (f.depth / squareDepth),
-                    lines = countLines(reads) - linesPerStep(f.rows) * steps;
+    /// Returns the bytes from one prefetch to the next, for `lines` prefetches.
+    MOSAIC_INLINE int64_t stepBytes(const UpcomingReads& reads, int32_t lines) {
+      const int64_t evenBytes = (countLines(reads) * kCacheLineBytes + lines - 1) / lines;
+      return evenBytes < kCacheLineBytes ? evenBytes : kCacheLineBytes;
+    }
+    MOSAIC_INLINE int32_t linesPerSquare(const QueryFold& f, const UpcomingReads& reads, int32_t linesOfPasses) {
+      const int64_t squares = vectors * (f.depth / squareDepth), lines = countLines(reads) - linesOfPasses;
       return lines > 0 ? static_cast<int32_t>((lines + squares - 1) / squares) : 0;
     }
+    /// Lines prefetched in passes with `steps` steps.
+    MOSAIC_INLINE int32_t linesOfPasses(const QueryFold& f, int32_t steps) {
+      return linesPerStep(f.rows) * ((f.rows + maxRows - 1) / maxRows) * steps;
+    }
+    MOSAIC_INLINE int32_t linesOfScores(const QueryFold& f) { return linesOfPasses(f, f.depth / valuesPerElement); }
+    MOSAIC_INLINE int32_t linesOfValues(const QueryFold& f) {
+      return linesOfPasses(f, (f.valueDepth + 4 * L - 1) / (4 * L) * (keys / valuesPerElement));
+    }
     __attribute__((always_inline)) BlockPrefetch(const QueryFold& f, const KvRows& kv)
-        : k(kv.nextK),
-          v(kv.nextV),
-          linesOfK(linesPerSquare(f, kv.nextK, f.depth / valuesPerElement)),
-          linesOfV(linesPerSquare(f, kv.nextV, (f.valueDepth + 4 * L - 1) / (4 * L) * (keys / valuesPerElement))) {}
-    __attribute__((always_inline)) void step() {
-      for (int32_t i = 0; i < linesOfK; ++i) k.step();
-      for (int32_t i = 0; i < linesOfV; ++i) v.step();
+        : k(kv.nextK, stepBytes(kv.nextK, linesOfScores(f))),
+          v(kv.nextV, stepBytes(kv.nextV, linesOfValues(f))),
+          linesOfK(linesPerSquare(f, kv.nextK, linesOfScores(f))),
+          linesOfV(linesPerSquare(f, kv.nextV, linesOfValues(f))) {}
+    __attribute__((always_inline)) void step(int32_t squares) {
+      k.stepLines(squares * linesOfK);
+      v.stepLines(squares * linesOfV);
     }
   };
   struct NoBlockPrefetch {
     NoPrefetch k, v;
-    __attribute__((always_inline)) void step() {}
+    __attribute__((always_inline)) void step(int32_t) {}
   };
 
   template <class P>
   MOSAIC_NOINLINE void foldRows(const QueryFold& f, const KvRows& kv, P& prefetch) {
-    for (int32_t j = 0; j < keys; j += L) transposeKeys(f, kv, j, prefetch);
-    forEachTile<maxRows>(0, f.rows, [&]<int rows>(int32_t row) { scoreRows<rows>(f, row, prefetch.k); });
+    for (int32_t d = 0; d < f.depth; d += columnsDepth) {
+      const int32_t end = d + columnsDepth < f.depth ? d + columnsDepth : f.depth;
+      for (int32_t j = 0; j < keys; j += L) transposeKeys(f, kv, j, {d, end}, prefetch);
+      forEachTile<maxRows>(0, f.rows, [&]<int rows>(int32_t row) { scoreRows<rows>(f, row, {d, end}, prefetch.k); });
+    }
     for (int32_t row = 0; row < f.rows; ++row) computeWeights(f, row, kv.count);
-    forEachTile<maxRows>(0, f.rows, [&]<int rows>(int32_t row) { accumulate<rows>(f, row, kv, prefetch.v); });
+    forEachTile<maxValueRows>(0, f.rows, [&]<int rows>(int32_t row) { accumulate<rows>(f, row, kv, prefetch.v); });
   }
 
   /// Returns e^x, where the result is a weight.
@@ -95,21 +120,20 @@ struct FoldQuery {
     }
   }
 
-  /// columns[d][j …] ← k[j …][d] for a vector of keys; zeros for keys past the last.
+  /// columns[d][j …] ← k[j …][d] for a vector of keys and a range of d; zeros for keys past the last.
   template <class P>
-  MOSAIC_INLINE void transposeKeys(const QueryFold& f, const KvRows& kv, int32_t j, P& prefetch) {
+  MOSAIC_INLINE void transposeKeys(const QueryFold& f, const KvRows& kv, int32_t j, DepthRange range, P& prefetch) {
     if (j >= kv.count) return;
-    int32_t d = 0;
+    int32_t d = range.begin;
     if constexpr (isWidenedBf16) {
-      for (; d + 2 * L <= f.depth; d += 2 * L) {
-        prefetch.step();
-        prefetch.step();
-        transposePairs(f, kv, j, d);
+      for (; d + 2 * L <= range.end; d += 2 * L) {
+        prefetch.step(2);
+        transposePairs(kv, j, d, columnAt(f, j, d - range.begin));
       }
     }
-    for (; d < f.depth; d += squareDepth) {
-      prefetch.step();
-      float* to = columnAt(f, j, d);
+    for (; d < range.end; d += squareDepth) {
+      prefetch.step(1);
+      float* to = columnAt(f, j, d - range.begin);
       const auto load = [&](const KvScalar* from) __attribute__((always_inline)) { return loadElements(from); };
       const auto store = [&](int c, Vec column) __attribute__((always_inline)) { V::store(to + c * keys, column); };
       transposeSquare(kv, j, d, load, store);
@@ -118,8 +142,7 @@ struct FoldQuery {
 
   /// Transposes 2 L columns of bfloat16 keys as pairs of elements and widens them afterwards, which halves the number
   /// of shuffles.
-  MOSAIC_INLINE void transposePairs(const QueryFold& f, const KvRows& kv, int32_t j, int32_t d) {
-    float* to = columnAt(f, j, d);
+  MOSAIC_INLINE void transposePairs(const KvRows& kv, int32_t j, int32_t d, float* to) {
     const auto load = [&](const KvScalar* from) __attribute__((always_inline)) {
       return V::load(reinterpret_cast<const float*>(from));
     };
@@ -144,18 +167,19 @@ struct FoldQuery {
     presentKeys >= L ? V::transposeRows(row, store) : V::transposeRows(presentRow, store);
   }
 
-  /// scores ← q · k
+  /// scores += q · k for a range of the depth; the first range overwrites them.
   template <int rows, class P>
-  MOSAIC_INLINE void scoreRows(const QueryFold& f, int32_t row, P& prefetch) {
+  MOSAIC_INLINE void scoreRows(const QueryFold& f, int32_t row, DepthRange range, P& prefetch) {
     Vec sum[rows][vectors];
+    float* scores = f.scores + row * keys;
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
-      for (int n = 0; n < vectors; ++n) sum[r][n] = V::zero();
+      for (int n = 0; n < vectors; ++n) sum[r][n] = range.begin == 0 ? V::zero() : V::load(scores + r * keys + n * L);
     }
     const Scalar* q = static_cast<const Scalar*>(f.q) + row * f.depth;
     const Element* column = static_cast<const Element*>(f.columns);
-    for (int32_t d = 0; d < f.depth; d += valuesPerElement, column += keys) {
+    for (int32_t d = range.begin; d < range.end; d += valuesPerElement, column += keys) {
       for (int i = 0; i < linesPerStep(rows); ++i) prefetch.step();
 #pragma GCC unroll 4
       for (int r = 0; r < rows; ++r) {
@@ -166,11 +190,13 @@ struct FoldQuery {
         }
       }
     }
+    const bool isComplete = range.end == f.depth;
 #pragma GCC unroll 4
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
       for (int n = 0; n < vectors; ++n) {
-        V::store(f.scores + (row + r) * keys + n * L, E::template scaleScore<V>(sum[r][n], V::set1(f.scale)));
+        const Vec score = isComplete ? E::template scaleScore<V>(sum[r][n], V::set1(f.scale)) : sum[r][n];
+        V::store(scores + r * keys + n * L, score);
       }
     }
   }
@@ -182,10 +208,7 @@ struct FoldQuery {
     for (; end % squareDepth != 0; ++end) s[end] = -__builtin_inff();
     Vec maxScore = V::set1(f.max[row]);
     for (int32_t j = 0; j < end; j += L) maxScore = V::max(maxScore, V::load(s + j));
-    float lanes[L];
-    V::store(lanes, maxScore);
-    float newMax = lanes[0];
-    for (int i = 1; i < L; ++i) newMax = lanes[i] > newMax ? lanes[i] : newMax;
+    const float newMax = V::maxLane(maxScore);
     // 0 if all scores of the row are −∞ so far, because a difference of infinities is NaN.
     const float m = newMax < -__FLT_MAX__ ? 0 : newMax;
     if (newMax != f.max[row]) raiseMax(f, row, m, newMax);
@@ -229,8 +252,9 @@ struct FoldQuery {
   /// out += weights · v
   template <int rows, class P>
   MOSAIC_INLINE void accumulate(const QueryFold& f, int32_t row, const KvRows& kv, P& prefetch) {
+    constexpr int columns = rows > maxRows ? 2 : 4;
     int32_t d = 0;
-    for (; d + 4 * L <= f.valueDepth; d += 4 * L) addValues<rows, 4>(f, row, kv, d, prefetch);
+    for (; d + columns * L <= f.valueDepth; d += columns * L) addValues<rows, columns>(f, row, kv, d, prefetch);
     for (; d < f.valueDepth; d += L) addValues<rows, 1>(f, row, kv, d, prefetch);
   }
 
@@ -245,14 +269,17 @@ struct FoldQuery {
 
   template <int rows, int columns, class P>
   MOSAIC_INLINE void addValues(const QueryFold& f, int32_t row, const KvRows& kv, int32_t d, P& prefetch) {
-    constexpr bool areUnzipped = isWidenedBf16 && columns == 4;
+    constexpr bool areUnzipped = isWidenedBf16 && columns % 2 == 0;
     Vec sum[rows][columns];
     float* out = f.out + row * f.valueDepth + d;
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
       for (int n = 0; n < columns; ++n) sum[r][n] = V::load(out + r * f.valueDepth + n * L);
-      if constexpr (areUnzipped) V::unzip(sum[r][0], sum[r][1]), V::unzip(sum[r][2], sum[r][3]);
+      if constexpr (areUnzipped) {
+#pragma GCC unroll 2
+        for (int n = 0; n < columns; n += 2) V::unzip(sum[r][n], sum[r][n + 1]);
+      }
     }
     const Scalar* p = static_cast<const Scalar*>(f.weights) + row * keys;
     const KvScalar* v = rowOf(kv.v, 0) + d;
@@ -268,15 +295,18 @@ struct FoldQuery {
           y[n] = loadValues(v + n * L, kv.v.rowStride);
         }
       }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
       for (int r = 0; r < rows; ++r) {
 #pragma GCC unroll 4
         for (int n = 0; n < columns; ++n) sum[r][n] = E::template multiplyAdd<V>(p + r * keys + j, y[n], sum[r][n]);
       }
     }
-#pragma GCC unroll 4
+#pragma GCC unroll 8
     for (int r = 0; r < rows; ++r) {
-      if constexpr (areUnzipped) V::zip(sum[r][0], sum[r][1]), V::zip(sum[r][2], sum[r][3]);
+      if constexpr (areUnzipped) {
+#pragma GCC unroll 2
+        for (int n = 0; n < columns; n += 2) V::zip(sum[r][n], sum[r][n + 1]);
+      }
 #pragma GCC unroll 4
       for (int n = 0; n < columns; ++n) V::store(out + r * f.valueDepth + n * L, sum[r][n]);
     }

@@ -99,8 +99,10 @@ class KvReader {
     const int64_t presentKeys = std::min(count, keys_ - first);
     if (presentKeys <= 0 || source.view.stride[3] != 1) return {};
     const Rows rows = rowsOf(source.view, {batch_, head_, first});
-    const int64_t bytes = dtypeBytes(rows.dtype);
-    return {rows.data, presentKeys, rows.rowStride * bytes, source.view.shape[3] * bytes};
+    const int64_t stride = rows.rowStride * dtypeBytes(rows.dtype);
+    const int64_t rowBytes = source.view.shape[3] * dtypeBytes(rows.dtype);
+    if (stride == rowBytes) return {rows.data, 1, presentKeys * rowBytes, presentKeys * rowBytes};
+    return {rows.data, presentKeys, stride, rowBytes};
   }
 
   Operand rows(const Source& source, int32_t first, int32_t presentKeys, int32_t count) const {

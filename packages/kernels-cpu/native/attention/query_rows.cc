@@ -45,7 +45,7 @@ QueryRows::QueryRows(const ForwardCall& call, int64_t batch, int64_t keyHead, Ar
            isPaired ? arena.allocate<float>(rows) : sum,
            scores,
            isPaired ? arena.allocate<uint16_t>(rows * blockKeys_) : static_cast<void*>(scores),
-           arena.allocate<char>(depth * blockKeys_ * elementBytes),
+           arena.allocate<char>(QueryFold::kColumnBytes),
            tile.scale,
            static_cast<int32_t>(rows),
            static_cast<int32_t>(depth),

@@ -56,6 +56,8 @@ struct Avx512 {
     const __mmask16 from = _mm512_cmple_epi32_mask(_mm512_loadu_si512(lo), key);
     return _mm512_mask_cmpgt_epi32_mask(from, _mm512_loadu_si512(hi), key);
   }
+  /// Any value if a lane is NaN.
+  MOSAIC_INLINE float maxLane(Vec v) { return _mm512_reduce_max_ps(v); }
   MOSAIC_INLINE float sum(Vec v) { return _mm512_reduce_add_ps(v); }
 
   /// Returns 2^x for x < 128: relative error below 1e-7; exactly 0 from −∞ to about −125.5; NaN for NaN.

@@ -67,6 +67,7 @@ struct Neon {
     const int32x4_t key = vdupq_n_s32(j);
     return vandq_u32(vcleq_s32(vld1q_s32(lo), key), vcgtq_s32(vld1q_s32(hi), key));
   }
+  MOSAIC_INLINE float maxLane(Vec v) { return vmaxvq_f32(v); }
   MOSAIC_INLINE float sum(Vec v) { return vaddvq_f32(v); }
 
   MOSAIC_INLINE Vec exp2(Vec x) {

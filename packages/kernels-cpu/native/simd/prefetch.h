@@ -44,6 +44,44 @@ class Prefetch {
   const int64_t stride_, gap_;
 };
 
+/// Like `Prefetch`, in steps of `stepBytes`, at most a line. With smaller steps, several prefetch the same line, so
+/// that the lines are spread evenly over more steps. A counter of steps would need a branch and registers of the loop.
+class PacedPrefetch {
+ public:
+  __attribute__((always_inline)) PacedPrefetch(const UpcomingReads& reads, int64_t stepBytes)
+      : next_(static_cast<const char*>(reads.data)),
+        end_(next_ + reads.bytes),
+        last_(reads.count > 0 ? next_ + (reads.count - 1) * reads.stride + reads.bytes - 1 : next_),
+        stride_(reads.stride),
+        gap_(reads.stride - reads.bytes),
+        stepBytes_(stepBytes) {}
+
+  __attribute__((always_inline)) void step() { step(stepBytes_); }
+  __attribute__((always_inline)) void stepLines(int32_t lines) {
+    if (lines == 0) return;
+    const int64_t bytes = lines * kCacheLineBytes;
+    if (end_ - next_ > bytes) {
+      for (int64_t offset = 0; offset < bytes; offset += kCacheLineBytes) __builtin_prefetch(next_ + offset, 0, 2);
+      next_ += bytes;
+    } else {
+      for (int32_t i = 0; i < lines; ++i) step(kCacheLineBytes);
+    }
+  }
+
+ private:
+  __attribute__((always_inline)) void step(int64_t bytes) {
+    __builtin_prefetch(next_, 0, 2);
+    next_ += bytes;
+    const bool isRangeDone = next_ >= end_;
+    next_ = isRangeDone ? end_ + gap_ : next_;
+    end_ += isRangeDone ? stride_ : 0;
+    next_ = next_ < last_ ? next_ : last_;
+  }
+
+  const char *next_, *end_, *last_;
+  const int64_t stride_, gap_, stepBytes_;
+};
+
 struct PrefetchPair {
   Prefetch first, second;
   __attribute__((always_inline)) void step() {

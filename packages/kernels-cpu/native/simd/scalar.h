@@ -64,6 +64,11 @@ struct Scalar {
     std::memcpy(&high, hi, sizeof high);
     return (low <= j) & (j < high);
   }
+  MOSAIC_INLINE float maxLane(Vec v) {
+    float largest = v[0];
+    for (int i = 1; i < lanes; ++i) largest = v[i] > largest ? v[i] : largest;
+    return largest;
+  }
   MOSAIC_INLINE float sum(Vec v) {
     float total = 0;
     for (int i = 0; i < lanes; ++i) total += v[i];

@@ -92,6 +92,10 @@ struct SimdCheck {
     float ones[L];
     for (int i = 0; i < L; ++i) ones[i] = static_cast<float>(i + 1);
     expect(V::sum(V::load(ones)) == L * (L + 1) / 2, "sum", 0);
+    for (int largest = 0; largest < L; ++largest) {
+      for (int i = 0; i < L; ++i) a[i] = static_cast<float>(-1 - (i + L - largest) % L);
+      expect(V::maxLane(V::load(a)) == -1, "maxLane", largest);
+    }
   }
 
   void checkTransposes() {
