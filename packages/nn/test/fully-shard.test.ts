@@ -98,8 +98,15 @@ test.each(meshes.flatMap((mesh) => stages.map((stage) => ({ mesh, stage }))))(
   "the loss curve on $mesh with stage $stage matches that of one rank",
   async (each) => {
     const unclippedOutcome = await trainSharded({ ...each, maxNorm: Infinity });
-    // The same sums in the same order. Only the norm for clipping is summed in another order.
-    expect(unclippedOutcome).toEqual(await getReference({ mesh: each.mesh, maxNorm: Infinity }));
+    const unshardedOutcome = await getReference({ mesh: each.mesh, maxNorm: Infinity });
+    // Along one axis, the same sums in the same order. Along two, an unsharded gradient is summed over all ranks at once,
+    // and a sharded one along one axis after the other.
+    if (Object.values(each.mesh).filter((length) => length > 1).length === 1) {
+      expect(unclippedOutcome).toEqual(unshardedOutcome);
+    } else {
+      expect(maxDifference(unclippedOutcome.losses, unshardedOutcome.losses)).toBeLessThan(1e-5);
+      expect(maxDifference(unclippedOutcome.parameters, unshardedOutcome.parameters)).toBeLessThan(1e-4);
+    }
     const singleRankOutcome = await getReference({ mesh: { sp: 1 }, maxNorm: Infinity });
     expect(singleRankOutcome.losses.at(-1)).toBeLessThan(0.95 * singleRankOutcome.losses[0]!);
     expect(maxDifference(unclippedOutcome.losses, singleRankOutcome.losses)).toBeLessThan(1e-5);

@@ -8,6 +8,7 @@ import { checkDistribution } from "../random.ts";
 import { keep } from "../scope.ts";
 import type { Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
+import { allReduceGradients } from "./gradient-buckets.ts";
 import { checkModule, type Module } from "./module.ts";
 
 // Parameters are replicated: they are created equal on all ranks, and their gradients are reduced after each backward.
@@ -90,7 +91,8 @@ function initialize(ctx: Context, parameter: Tensor, initial: Initializer): void
  * over every mesh axis except "dp", along which ranks hold different samples and gradients are averaged. Call it
  * between `backward` and the optimizer's step. Collective. A parameter without a gradient is assigned zeros, also on a
  * single rank, so that an optimizer treats it equally on any mesh. A parameter that does not require grad (frozen) is
- * unchanged. Sums are float32, rounded once.
+ * unchanged. One all-reduce over all ranks sums up to 25 MiB of gradients, which are divided by the length of "dp"
+ * first, as by PyTorch's DistributedDataParallel. Sums are float32, rounded once.
  *
  * Along sequence axes ("sp", …), each rank's loss is its shard's part of the sum, so gradients are summed. Along "dp",
  * a loss is the mean over the rank's own samples, so gradients are averaged, as in data-parallel training. Sharded
@@ -113,7 +115,6 @@ function initialize(ctx: Context, parameter: Tensor, initial: Initializer): void
 export function reduceGradients(ctx: Context, module: Module): void {
   checkContext("reduceGradients", ctx);
   checkModule("reduceGradients", module);
-  const axes = ctx.mesh.axes.filter((axis) => ctx.mesh.shape[axis]! > 1);
   const trainableParameters = module.parameters().filter(({ requiresGrad }) => requiresGrad);
   for (const parameter of trainableParameters) parameter.assertNotDisposed("reduceGradients");
   const reducers = new Set(trainableParameters.flatMap(({ replication }) => replication?.reducer ?? []));
@@ -124,41 +125,7 @@ export function reduceGradients(ctx: Context, module: Module): void {
       parameter.grad = zeros(ctx, parameter.shape, { dtype: parameter.dtype });
   }
   ctx.world.markStep();
-  if (axes.length === 0 || parameters.length === 0) return;
-  // A single bucket, so that there is one all-reduce per axis instead of one per parameter.
-  const size = parameters.reduce((sum, parameter) => sum + parameter.size, 0);
-  using bucket = empty(ctx, [size], { dtype: "float32" });
-  packBucket(ctx, bucket, parameters);
-  for (const axis of axes) {
-    ctx.mesh
-      .group(axis)
-      .allReduce(bucket, axis === "dp" ? "mean" : "sum", { label: "gradients" })
-      .wait();
-  }
-  unpackBucket(ctx, bucket, parameters);
+  if (ctx.size === 1) return;
+  allReduceGradients(ctx, parameters);
   for (const { replication } of parameters) if (replication) replication.hasLocalGrad = false;
-}
-
-function packBucket(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
-  forEachBucketView(bucket, parameters, (view, parameter) => {
-    ctx.device.kernels.copy(view, parameter.grad!);
-  });
-}
-
-function unpackBucket(ctx: Context, bucket: Tensor, parameters: readonly Tensor[]): void {
-  forEachBucketView(bucket, parameters, (view, parameter) => ctx.device.kernels.copy(parameter.grad!, view));
-}
-
-/** Calls `visit` with each parameter's part of the bucket, in the parameter's shape. */
-function forEachBucketView(
-  bucket: Tensor,
-  parameters: readonly Tensor[],
-  visit: (view: Tensor, parameter: Tensor) => void,
-): void {
-  let start = 0;
-  for (const parameter of parameters) {
-    using flatView = bucket.slice(0, start, (start += parameter.size));
-    using view = flatView.reshape(parameter.shape);
-    visit(view, parameter);
-  }
 }

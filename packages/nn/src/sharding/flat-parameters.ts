@@ -1,6 +1,7 @@
 import {
   type Context,
   type DType,
+  gradientReduceOp,
   type GradientReducer,
   keep,
   preserveVersion,
@@ -10,7 +11,7 @@ import {
   type Work,
 } from "@mosaic/core";
 import { moveInto } from "./flat-tensor.ts";
-import { PostedReduction, selectReduceOp } from "./posted-reduction.ts";
+import { PostedReduction } from "./posted-reduction.ts";
 
 // Parameters of one unit, of one dtype, in one buffer [ranks · S]: rank r of the data axis holds elements
 // [r · S, (r + 1) · S).
@@ -264,7 +265,7 @@ export class FlatParameters implements GradientReducer, Disposable {
     } else if (this.#needsReduce) {
       const replicaAxes = mesh.axes.filter((axis) => axis !== this.#axis && mesh.shape[axis]! > 1);
       for (const axis of replicaAxes)
-        mesh.group(axis).allReduce(this.#gradient, selectReduceOp(axis), { label: "gradients" }).wait();
+        mesh.group(axis).allReduce(this.#gradient, gradientReduceOp(axis), { label: "gradients" }).wait();
     }
     this.#needsReduce = false;
     for (const { tensor } of this.shards) {

@@ -1,4 +1,4 @@
-import { type Context, keep, type Tensor, type Work } from "@mosaic/core";
+import { type Context, gradientReduceOp, keep, type Tensor, type Work } from "@mosaic/core";
 import { copyInto } from "./flat-tensor.ts";
 
 /** A gradient at the time when it was packed. It no longer matches if gradients are added later or changed. */
@@ -37,7 +37,7 @@ export class PostedReduction implements Disposable {
       return { parameter, grad, version: getVersion(grad) };
     });
     this.out = keep(device.empty([elementsPerRank], "float32"));
-    this.#work = group.reduceScatter(this.out, this.#bucket, selectReduceOp(axis), { label: "gradients" });
+    this.#work = group.reduceScatter(this.out, this.#bucket, gradientReduceOp(axis), { label: "gradients" });
   }
 
   /** Whether the parameters still have the gradients that were packed. */
@@ -62,11 +62,4 @@ export class PostedReduction implements Disposable {
 
 function getVersion(grad: Tensor | null): number {
   return grad && !grad.isDisposed ? grad.storage.version : -1;
-}
-
-/**
- * Returns the reduction along a mesh axis: gradients are summed over sequence axes and averaged over samples ("dp").
- */
-export function selectReduceOp(axis: string): "mean" | "sum" {
-  return axis === "dp" ? "mean" : "sum";
 }

@@ -1,0 +1,72 @@
+import { type Context, fromArray, Linear, ones, reduceGradients, scope } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { Sequential } from "../src/index.ts";
+import { onMesh } from "./reference/world.ts";
+
+const MEBIBYTE = 2 ** 20;
+
+/** Returns the bytes that this rank has sent in all groups. */
+async function readBytesSent(ctx: Context): Promise<number> {
+  await ctx.device.stream.synchronize();
+  const groups = new Set([ctx.world, ...ctx.mesh.axes.map((axis) => ctx.mesh.group(axis))]);
+  return [...groups].reduce((sum, group) => sum + group.traffic().bytesSent, 0);
+}
+
+test.each([{ dp: 2, sp: 2 }, { dp: 4 }, { sp: 4 }, { node: 2, dp: 1, gpu: 2 }])(
+  "reduceGradients sends the bytes of one all-reduce over all ranks: mesh %j",
+  async (mesh) => {
+    const bytesSent = await onMesh(mesh, async (ctx) => {
+      using layer = new Linear(ctx, 512, 512, { bias: false });
+      layer.weight.grad = ones(ctx, [512, 512]);
+      const bytesBefore = await readBytesSent(ctx);
+      reduceGradients(ctx, layer);
+      return (await readBytesSent(ctx)) - bytesBefore;
+    });
+    // Of 1 MiB, each rank sends the parts of the 3 other ranks, and its own reduced part to each of them.
+    expect(bytesSent).toEqual([0, 1, 2, 3].map(() => 2 * (3 / 4) * MEBIBYTE));
+  },
+);
+
+test("reduceGradients allocates at most two buckets of 25 MiB", async () => {
+  const bucketBytes = 25 * MEBIBYTE;
+  await onMesh({ dp: 2 }, async (ctx) => {
+    // 96 MiB of gradients, in two parameters larger than a bucket and one smaller one.
+    using model = new Sequential(
+      new Linear(ctx, 3072, 3072, { bias: false }),
+      new Linear(ctx, 3072, 1024, { bias: false }),
+      new Linear(ctx, 1024, 12_288, { bias: false }),
+    );
+    for (const parameter of model.parameters()) parameter.grad = ones(ctx, parameter.shape);
+    await ctx.device.stream.synchronize();
+    ctx.device.resetPeakMemory();
+    const { allocated } = ctx.device.memory();
+    reduceGradients(ctx, model);
+    await ctx.device.stream.synchronize();
+    const extraBytes = ctx.device.memory().peak - allocated;
+    expect(extraBytes).toBeGreaterThan(0);
+    expect(extraBytes).toBeLessThanOrEqual(2 * bucketBytes);
+    expect(ctx.device.memory().allocated).toBe(allocated);
+    for (const parameter of model.parameters()) {
+      using sum = scope(() => parameter.grad!.sum());
+      expect(await sum.item()).toBe(parameter.size);
+      parameter.grad!.dispose();
+    }
+  });
+});
+
+test("reduceGradients equals the reduction along one axis after the other, also if a rank has no gradient", async () => {
+  const values = (rank: number) => Array.from({ length: 12 }, (_, i) => Math.fround(Math.sin(12 * rank + i)));
+  const gradients = await onMesh({ dp: 2, sp: 2 }, async (ctx) => {
+    using layer = new Linear(ctx, 4, 3, { bias: false });
+    if (ctx.rank !== 3) layer.weight.grad = fromArray(ctx, values(ctx.rank), [3, 4]);
+    using expected = ctx.rank === 3 ? fromArray(ctx, Array(12).fill(0), [3, 4]) : layer.weight.grad!.scale(1);
+    ctx.mesh.group("dp").allReduce(expected, "mean").wait();
+    ctx.mesh.group("sp").allReduce(expected, "sum").wait();
+    reduceGradients(ctx, layer);
+    return { reduced: Array.from(await layer.weight.grad!.read()), expected: Array.from(await expected.read()) };
+  });
+  for (const { reduced, expected } of gradients) {
+    expect(reduced).toEqual(gradients[0]!.reduced);
+    for (const [i, value] of expected.entries()) expect(Math.abs(reduced[i]! - value)).toBeLessThanOrEqual(2 ** -22);
+  }
+});
