@@ -42,7 +42,13 @@ export type * from "./collectives/process-group.ts";
 export { singleRankGroup } from "./collectives/single-rank-group.ts";
 export type { Context } from "./context.ts";
 export { type DeviceOrContext, empty, fromArray, full, ones, type TensorOptions, zeros } from "./creation.ts";
-export { dataParallelRank, dataParallelSize, gradientReduceOp, isDataParallelAxis } from "./data-parallel.ts";
+export {
+  dataParallelAxis,
+  dataParallelRank,
+  dataParallelSize,
+  gradientReduceOp,
+  isDataParallelAxis,
+} from "./data-parallel.ts";
 export type * from "./device.ts";
 export * from "./errors.ts";
 export { init, initOptions, type InitOptions } from "./init.ts";

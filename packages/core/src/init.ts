@@ -1,6 +1,7 @@
 import { type AttentionBackend, checkBackend, local } from "./attention/backend.ts";
 import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
 import type { Context } from "./context.ts";
+import { dataParallelAxis } from "./data-parallel.ts";
 import type { Device, TraceEvent } from "./device.ts";
 import { ClosedError, OptionError } from "./errors.ts";
 import { launchEnvironment } from "./launch-environment.ts";
@@ -113,7 +114,7 @@ function resolveMeshShape({ mesh, spSize }: InitSettings, size: number): Coordin
   }
   if (mesh) return mesh;
   if (spSize === undefined) return { sp: size };
-  if (size % spSize === 0) return { dp: size / spSize, sp: spSize };
+  if (size % spSize === 0) return { [dataParallelAxis]: size / spSize, sp: spSize };
   throw new OptionError({
     where: "init: spSize",
     expected: `a divisor of the world size, ${size}`,

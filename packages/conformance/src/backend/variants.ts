@@ -3,6 +3,8 @@ import {
   type AttentionBackend,
   type AttentionOptions,
   type Context,
+  dataParallelRank,
+  dataParallelSize,
   fromArray,
   layoutOf,
   masks,
@@ -323,7 +325,7 @@ async function checkVariants(
     makeWorld,
     { size: meshSize(mesh), mesh, wrapDevice: poisonMemory },
     async (ctx) => {
-      const { dp = 0 } = ctx.mesh.coordinate;
+      const dp = dataParallelRank(ctx.mesh);
       const measurements: Measurement[] = [];
       for (const i of trials.keys()) {
         measurements.push(await measureVariant(ctx, getOrPrepareTrial(i, { seed: ctx.seed, dp }), arrangement));
@@ -331,7 +333,7 @@ async function checkVariants(
       return { dp, measurements };
     },
   );
-  for (let dp = 0; dp < (mesh.dp ?? 1); dp++) {
+  for (let dp = 0; dp < dataParallelSize({ shape: mesh }); dp++) {
     const sequenceRanks = rankResults.filter((rank) => rank.dp === dp);
     checkTrials(
       backend.name,

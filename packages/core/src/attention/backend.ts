@@ -1,4 +1,5 @@
 import type { Context } from "../context.ts";
+import { isDataParallelAxis } from "../data-parallel.ts";
 import { expectValue, OptionError } from "../errors.ts";
 import type { Slice } from "../mask/slice.ts";
 import type { Coordinate } from "../mesh.ts";
@@ -178,7 +179,7 @@ export function resolveBackendOrLocal(
   backend: string | AttentionBackend | undefined,
 ): AttentionBackend {
   if (backend !== undefined) return ctx.backend(backend);
-  const shardedAxes = ctx.mesh.axes.filter((axis) => axis !== "dp" && ctx.mesh.shape[axis]! > 1);
+  const shardedAxes = ctx.mesh.axes.filter((axis) => !isDataParallelAxis(axis) && ctx.mesh.shape[axis]! > 1);
   if (shardedAxes.length === 0) return ctx.backend("local");
   throw new OptionError({
     where: `${where}: backend`,

@@ -1,5 +1,6 @@
 import { checkDevice, checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
+import { dataParallelRank } from "../data-parallel.ts";
 import { DTypeError, ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type ResolvedOptionsOf } from "../options.ts";
@@ -51,7 +52,7 @@ export function resolveModifiers(
         probability: dropout,
         seed: ctx.seed,
         stream: ctx.nextRandomStream(),
-        batchOffset: (ctx.mesh.coordinate.dp ?? 0) * q.shape[0]!,
+        batchOffset: dataParallelRank(ctx.mesh) * q.shape[0]!,
       },
     }),
   };

@@ -1,5 +1,6 @@
 import { checkContext, checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
+import { isDataParallelAxis } from "../data-parallel.ts";
 import { ShapeError, expectValue } from "../errors.ts";
 import { releaseOnError } from "../tracking.ts";
 import type { Coordinate } from "../mesh.ts";
@@ -32,7 +33,7 @@ export function sequenceAxes(mesh: Coordinate): string[] {
     "axis lengths by name, such as { dp: 2, sp: 4 }",
     mesh,
   );
-  return Object.keys(mesh).filter((axis) => axis !== "dp");
+  return Object.keys(mesh).filter((axis) => !isDataParallelAxis(axis));
 }
 
 /**

@@ -1,6 +1,8 @@
 import {
   checkContext,
   type Context,
+  dataParallelRank,
+  dataParallelSize,
   defineOptions,
   fromArray,
   type Mask,
@@ -137,11 +139,11 @@ export class DataLoader {
     checkArgument("DataLoader: source", source, sourceOption);
     const settings = dataLoaderOptions.parse(options);
     const { rowLength, batchSize } = settings;
-    const { dp = 1 } = ctx.mesh.shape;
-    if (batchSize % dp !== 0) {
+    const numReplicas = dataParallelSize(ctx.mesh);
+    if (batchSize % numReplicas !== 0) {
       throw new OptionError({
         where: "DataLoader: batchSize",
-        expected: `a multiple of ${dp}, the number of ranks along "dp"`,
+        expected: `a multiple of ${numReplicas}, the number of ranks along "dp"`,
         received: String(batchSize),
       });
     }
@@ -178,9 +180,9 @@ export class DataLoader {
 
   #read(epoch: number, index: number): TokenBatch {
     const { rowLength, batchSize, shuffle, seed } = this.#settings;
-    const { dp = 1 } = this.#ctx.mesh.shape;
-    const rowsPerRank = batchSize / dp;
-    const firstRow = index * batchSize + (this.#ctx.mesh.coordinate.dp ?? 0) * rowsPerRank;
+    const { mesh } = this.#ctx;
+    const rowsPerRank = batchSize / dataParallelSize(mesh);
+    const firstRow = index * batchSize + dataParallelRank(mesh) * rowsPerRank;
     const rows = Array.from({ length: rowsPerRank }, (_, i) => {
       const row = shuffle ? permute(firstRow + i, { count: this.rows, seed, epoch }) : firstRow + i;
       return this.#packRow(row * rowLength);

@@ -4,6 +4,8 @@ import {
   checkTensor,
   type Context,
   contiguousStrides,
+  dataParallelRank,
+  dataParallelSize,
   defineOp,
   defineOptions,
   layoutOf,
@@ -63,14 +65,14 @@ function globalRanges(ctx: Context, x: Tensor, sharding: ResolvedSharding): read
   const { sequenceAxis = x.rank < 2 ? null : -2 } = sharding;
   const normalizedAxis = sequenceAxis === null ? undefined : normalizeAxis(sequenceAxis, x.rank, "sequenceAxis");
   const sequence = normalizedAxis === undefined ? undefined : sequenceSpans(ctx, x.shape[normalizedAxis]!, sharding);
-  const shards = ctx.mesh.shape.dp ?? 1;
+  const shards = dataParallelSize(ctx.mesh);
   const isBatched = x.rank > 0 && normalizedAxis !== 0;
   const globalShape = x.shape.map((length, axis) => {
     if (axis === normalizedAxis) return sequence!.length;
     return axis === 0 && isBatched ? length * shards : length;
   });
   const strides = contiguousStrides(globalShape);
-  const batchOffset = isBatched ? (ctx.mesh.coordinate.dp ?? 0) * x.shape[0]! * strides[0]! : 0;
+  const batchOffset = isBatched ? dataParallelRank(ctx.mesh) * x.shape[0]! * strides[0]! : 0;
   if (normalizedAxis === undefined) return [{ offset: batchOffset, strides }];
   let rangeStart = 0;
   return sequence!.spans.map(({ start, length, step }) => {

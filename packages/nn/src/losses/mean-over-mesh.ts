@@ -1,6 +1,7 @@
 import {
   concatenate,
   type Context,
+  dataParallelSize,
   defineOp,
   formatShape,
   full,
@@ -95,9 +96,9 @@ const meanOverMeshOp = defineOp({
     const count = totals.slice(0, 1, 2);
     using value = device.empty([1], "float32");
     device.kernels.binary("div", value, sum, count);
-    return { output: value.reshape([]), saved: { count, replicas: ctx.mesh.shape.dp ?? 1 } };
+    return { output: value.reshape([]), saved: { count, numReplicas: dataParallelSize(ctx.mesh) } };
   },
-  backward({ count, replicas: numReplicas }, dOut) {
+  backward({ count, numReplicas }, dOut) {
     const { device } = dOut;
     const dTerms = device.empty([2], "float32");
     device.kernels.fill(dTerms, 0);

@@ -3,6 +3,7 @@ import {
   checkFunction,
   checkModule,
   type Context,
+  dataParallelAxis,
   defineOptions,
   isBackwardRunning,
   isGradEnabled,
@@ -27,7 +28,7 @@ export const fullyShardOptions = defineOptions("fullyShard", {
    * The mesh axis along which they are sharded. Any axis can be used, because parameters are equal along all axes.
    * Default "dp".
    */
-  axis: option.string({ default: "dp" }),
+  axis: option.string({ default: dataParallelAxis }),
   /**
    * Modules whose parameters are gathered together and whose gradients are reduced together, FSDP's units. The
    * remaining parameters form one more unit, which stays gathered from the first forward of the model to
