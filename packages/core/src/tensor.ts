@@ -142,8 +142,9 @@ export class Tensor implements Disposable, TensorInit {
   }
 
   /**
-   * The accumulated gradient of a leaf, with its shape and its dtype or float32. The caller must dispose it, because no
-   * scope releases it.
+   * The accumulated gradient of a leaf, with its shape and its dtype or float32. A backward adds to an existing gradient
+   * in place; one whose elements share memory, such as an expanded tensor, is replaced and disposed. The caller must
+   * dispose it, because no scope releases it.
    *
    * @throws ShapeError or DTypeError if it is set to a gradient with another shape or dtype.
    */

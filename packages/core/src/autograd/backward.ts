@@ -1,24 +1,28 @@
 import { AutogradError } from "../errors.ts";
 import { releaseOnError, runUntracked } from "../tracking.ts";
 import { formatShape, sameShape } from "../shape.ts";
-import { dtypeBytes } from "../storage.ts";
+import { dtypeBytes, type Storage } from "../storage.ts";
 import type { Tensor } from "../tensor.ts";
 import { type Edge, type GradNode, type TensorMetadata, noGrad } from "./node.ts";
 
-let isRunning = false;
+/** The queue of the backward that is running; the innermost one if a checkpoint runs another one. */
+let activeQueue: GradientQueue | undefined;
 
 /**
  * Returns whether a backward is running. Operations that are recorded meanwhile, in `enableGrad`, recompute a part of
  * the forward, as in `checkpoint`.
  */
 export function isBackwardRunning(): boolean {
-  return isRunning;
+  return activeQueue !== undefined;
 }
 
 /**
  * Runs the tape backward from `root`. Operations run in reverse order of creation. Each runs once, after all gradients
  * of its output have been added, and its saved tensors are freed immediately. There is no recursion, so the length of a
  * tape is not limited.
+ *
+ * As in PyTorch, gradients are added to an existing `grad` of a leaf in place. It is then an error to use a tensor that
+ * was saved for another backward and shares its memory.
  */
 export function backward(root: Tensor, gradient?: Tensor): void {
   root.assertNotDisposed("backward");
@@ -32,7 +36,7 @@ export function backward(root: Tensor, gradient?: Tensor): void {
     });
   }
   const seed = resolveRootGradient(root, gradient);
-  runUntracked(() => noGrad(() => runBackward(edge, seed)));
+  runUntracked(() => noGrad(() => runBackward(edge, seed, gradient?.storage)));
 }
 
 function resolveRootGradient(root: Tensor, gradient: Tensor | undefined): Tensor {
@@ -63,10 +67,10 @@ function checkGradient(where: string, gradient: Tensor, metadata: TensorMetadata
   });
 }
 
-function runBackward(rootEdge: Exclude<Edge, null>, seed: Tensor): void {
-  const queue = new GradientQueue();
-  const wasRunning = isRunning;
-  isRunning = true;
+function runBackward(rootEdge: Exclude<Edge, null>, seed: Tensor, seedStorage: Storage | undefined): void {
+  const outerQueue = activeQueue;
+  const queue = new GradientQueue(outerQueue, seedStorage);
+  activeQueue = queue;
   try {
     accumulate(rootEdge, seed, queue);
     for (let nodeGradient = queue.pop(); nodeGradient !== undefined; nodeGradient = queue.pop()) {
@@ -74,8 +78,9 @@ function runBackward(rootEdge: Exclude<Edge, null>, seed: Tensor): void {
       if (addInPlace(node, gradient, queue)) continue;
       accumulateAll(node, runNode(node, gradient), queue);
     }
+    queue.addDeferredGradients();
   } finally {
-    isRunning = wasRunning;
+    activeQueue = outerQueue;
     queue.dispose();
   }
 }
@@ -160,6 +165,7 @@ function accumulateAll(node: GradNode, gradients: readonly (Tensor | null)[], qu
 function accumulate(edge: Exclude<Edge, null>, gradient: Tensor, queue: GradientQueue): void {
   try {
     if ("node" in edge) queue.add(edge.node, gradient);
+    else if (edge.leaf.grad && queue.sharesSeed(edge.leaf.grad)) queue.defer(edge.leaf, gradient);
     else accumulateGrad(edge.leaf, gradient);
   } catch (error) {
     gradient.dispose();
@@ -168,22 +174,43 @@ function accumulate(edge: Exclude<Edge, null>, gradient: Tensor, queue: Gradient
 }
 
 /**
- * Accumulates into a leaf's `grad`, which is contiguous and shares memory with no other tensor, so that an optimizer
- * may write to it.
+ * Accumulates into a leaf's `grad`, in place if it exists, so that the tensor remains the leaf's gradient and views of it
+ * show the sum. A new `grad` is contiguous and shares memory with no other tensor, so that an optimizer may write to it.
  */
 function accumulateGrad(leaf: Tensor, gradient: Tensor): void {
+  const { grad } = leaf;
   if (leaf.isDisposed) gradient.dispose();
-  else if (leaf.grad && !leaf.grad.isDisposed) leaf.grad = addGradients(leaf.grad, gradient);
-  else if (isSoleOwner(gradient) && !isPartOfStorage(gradient)) leaf.grad = gradient;
-  else {
-    leaf.grad = releaseOnError(() => {
-      const grad = gradient.device.empty(gradient.shape, gradient.dtype);
-      gradient.device.kernels.copy(grad, gradient);
-      return grad;
-    });
+  else if (grad && !grad.isDisposed && hasDistinctElements(grad)) {
+    grad.device.kernels.binary("add", grad, grad, gradient);
     gradient.dispose();
-  }
+  } else if (grad && !grad.isDisposed) leaf.grad = addGradients(grad, gradient);
+  else if (isSoleOwner(gradient) && !isPartOfStorage(gradient)) leaf.grad = gradient;
+  else leaf.grad = replaceByCopy(gradient);
   if (leaf.replication) leaf.replication.hasLocalGrad = true;
+}
+
+/** Returns a contiguous copy. Disposes the gradient unless this throws. */
+function replaceByCopy(gradient: Tensor): Tensor {
+  const copy = releaseOnError(() => {
+    const out = gradient.device.empty(gradient.shape, gradient.dtype);
+    gradient.device.kernels.copy(out, gradient);
+    return out;
+  });
+  gradient.dispose();
+  return copy;
+}
+
+/** Returns whether no two elements of a view share memory, as those of an expanded axis do, so that it can be written. */
+function hasDistinctElements({ shape, strides, isContiguous }: Tensor): boolean {
+  if (isContiguous) return true;
+  const axes = shape.map((_, axis) => axis).filter((axis) => shape[axis]! > 1);
+  let extent = 1;
+  for (const axis of axes.toSorted((a, b) => Math.abs(strides[a]!) - Math.abs(strides[b]!))) {
+    const stride = Math.abs(strides[axis]!);
+    if (stride < extent) return false;
+    extent += stride * (shape[axis]! - 1);
+  }
+  return true;
 }
 
 /** Returns whether a gradient is contiguous and shares memory with no other tensor, so that it may be written to. */
@@ -219,6 +246,34 @@ function addGradients(a: Tensor, b: Tensor): Tensor {
 class GradientQueue {
   readonly #nodes: GradNode[] = [];
   readonly #gradients = new Map<GradNode, Tensor>();
+  readonly #outer: GradientQueue | undefined;
+  readonly #seedStorage: Storage | undefined;
+  readonly #deferredGradients: { readonly leaf: Tensor; readonly gradient: Tensor }[] = [];
+
+  /** `seedStorage`: memory of the gradient that the caller passed to `backward`, if any. */
+  constructor(outer: GradientQueue | undefined, seedStorage: Storage | undefined) {
+    this.#outer = outer;
+    this.#seedStorage = seedStorage;
+  }
+
+  /** Returns whether x has the memory of the gradient passed to this backward, or to one that it is a part of. */
+  sharesSeed(x: Tensor): boolean {
+    return x.storage === this.#seedStorage || (this.#outer?.sharesSeed(x) ?? false);
+  }
+
+  /**
+   * Defers adding to a leaf's `grad` that was itself passed to `backward`, as in `y.backward(x.grad)`, until no gradient
+   * in flight shares its memory.
+   */
+  defer(leaf: Tensor, gradient: Tensor): void {
+    if (this.#outer) this.#outer.defer(leaf, gradient);
+    else
+      this.#deferredGradients.push({ leaf, gradient: this.sharesSeed(gradient) ? replaceByCopy(gradient) : gradient });
+  }
+
+  addDeferredGradients(): void {
+    for (const { leaf, gradient } of this.#deferredGradients) accumulateGrad(leaf, gradient);
+  }
 
   add(node: GradNode, gradient: Tensor): void {
     const accumulatedGradient = this.#gradients.get(node);
@@ -240,6 +295,7 @@ class GradientQueue {
 
   dispose(): void {
     for (const gradient of this.#gradients.values()) gradient.dispose();
+    for (const { leaf, gradient } of this.#deferredGradients) if (leaf.grad !== gradient) gradient.dispose();
     this.#gradients.clear();
   }
 
