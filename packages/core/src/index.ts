@@ -114,13 +114,13 @@ export {
   type StateDict,
   StateDictError,
 } from "./modules/state-dict.ts";
-export { concatenate, roll } from "./ops/concatenate.ts";
+export { concatenate, roll, stack } from "./ops/concatenate.ts";
 export { gated } from "./ops/gated.ts";
 export { linear } from "./ops/linear.ts";
 export { matmul } from "./ops/matmul.ts";
 export { layerNorm, type NormOptions, rmsNorm, type RmsNormOptions } from "./ops/norm.ts";
 export * from "./ops/pointwise.ts";
-export { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
+export { max, mean, min, type ReduceOptions, sum } from "./ops/reduction.ts";
 export { softmax } from "./ops/softmax.ts";
 export * as option from "./option.ts";
 export type { Option, OptionSettings, PresenceOf } from "./option.ts";

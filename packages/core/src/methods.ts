@@ -5,9 +5,9 @@ import { linear } from "./ops/linear.ts";
 import { matmul } from "./ops/matmul.ts";
 import { layerNorm, type NormOptions, rmsNorm, type RmsNormOptions } from "./ops/norm.ts";
 import * as pointwise from "./ops/pointwise.ts";
-import { type Axes, max, mean, type ReduceOptions, sum } from "./ops/reduction.ts";
+import { max, mean, min, type ReduceOptions, sum } from "./ops/reduction.ts";
 import { softmax } from "./ops/softmax.ts";
-import type { Shape } from "./shape.ts";
+import type { Axes, Shape } from "./shape.ts";
 import { Tensor } from "./tensor.ts";
 import * as views from "./views.ts";
 
@@ -32,6 +32,17 @@ export interface TensorMethods {
    * Selects elements start, start + step, … before `end` along one axis. A negative start or end counts from the end.
    */
   slice(axis: number, start: number, end?: number, step?: number): Tensor;
+  /** Selects one position along an axis, which the result does not have. A negative index counts from the end. */
+  select(axis: number, index: number): Tensor;
+  /**
+   * Splits the tensor along an axis into parts of `sizes` elements, the last of which may be smaller, or into parts of
+   * the given sizes, whose sum is the length of the axis.
+   */
+  split(sizes: number | readonly number[], axis: number): Tensor[];
+  /** Removes all axes of length 1, or those of the given axes that have length 1. */
+  squeeze(axes?: Axes): Tensor;
+  /** Inserts an axis of length 1 with the index `axis`, which may be the number of axes. */
+  unsqueeze(axis: number): Tensor;
   /** Repeats axes of length 1 and adds leading axes, without a copy. */
   expand(shape: Shape): Tensor;
   /** Returns a tensor with the same memory if it is contiguous, otherwise a contiguous copy. */
@@ -99,6 +110,8 @@ export interface TensorMethods {
   mean(axes?: Axes, options?: ReduceOptions): Tensor;
   /** Maximum over some axes, or all. The gradient is distributed equally among elements that equal the maximum. */
   max(axes?: Axes, options?: ReduceOptions): Tensor;
+  /** Minimum over some axes, or all. The gradient is distributed equally among elements that equal the minimum. */
+  min(axes?: Axes, options?: ReduceOptions): Tensor;
 }
 
 declare module "./tensor.ts" {
@@ -106,9 +119,9 @@ declare module "./tensor.ts" {
 }
 
 /** Converts `operation(x, …)` to a method of x. */
-function toMethod<Rest extends readonly unknown[]>(
-  operation: (x: Tensor, ...rest: Rest) => Tensor,
-): (this: Tensor, ...rest: Rest) => Tensor {
+function toMethod<Rest extends readonly unknown[], Result>(
+  operation: (x: Tensor, ...rest: Rest) => Result,
+): (this: Tensor, ...rest: Rest) => Result {
   return function (...rest) {
     return operation(this, ...rest);
   };
@@ -121,6 +134,10 @@ const methods: TensorMethods = {
   slice: toMethod((x, axis: number, start: number, end?: number, step?: number) =>
     views.slice(x, axis, { start, end, step }),
   ),
+  select: toMethod(views.select),
+  split: toMethod(views.split),
+  squeeze: toMethod(views.squeeze),
+  unsqueeze: toMethod(views.unsqueeze),
   expand: toMethod(views.expand),
   contiguous: toMethod(views.contiguous),
   to: toMethod(views.to),
@@ -149,6 +166,7 @@ const methods: TensorMethods = {
   sum: toMethod(sum),
   mean: toMethod(mean),
   max: toMethod(max),
+  min: toMethod(min),
 };
 
 for (const [name, value] of Object.entries(methods)) {

@@ -2,6 +2,8 @@ import { expectValue, formatValue, ShapeError } from "./errors.ts";
 
 /** Sizes or strides, in elements, outermost axis first. */
 export type Shape = readonly number[];
+/** One axis, several, or all if omitted. Negative axes count from the end. */
+export type Axes = number | readonly number[];
 
 /** Throws a ShapeError unless `shape` is an array of numbers. */
 function checkNumbers(where: string, shape: unknown): void {

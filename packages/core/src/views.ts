@@ -2,7 +2,7 @@ import { checkDType } from "./arguments.ts";
 import { isRecorded } from "./autograd/node.ts";
 import type { DType } from "./storage.ts";
 import { formatValue, ShapeError } from "./errors.ts";
-import { contiguousStrides, formatShape, normalizeAxis, type Shape, numel, viewStrides } from "./shape.ts";
+import { type Axes, contiguousStrides, formatShape, normalizeAxis, type Shape, numel, viewStrides } from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
 // The views of a tensor, each with its gradient. They are documented at the methods in methods.ts. They are recorded on
@@ -147,6 +147,86 @@ function resolveRange(range: SliceRange, length: number): { start: number; count
     Math.min(length, Math.max(0, position < 0 ? position + length : position));
   const start = clampPosition(requestedStart);
   return { start, count: Math.max(0, Math.ceil((clampPosition(requestedEnd) - start) / step)), step };
+}
+
+/** Removes axes of length 1: all of them, or those of `axes` that have length 1, as torch.squeeze. */
+export function squeeze(x: Tensor, axes?: Axes): Tensor {
+  x.assertNotDisposed("squeeze");
+  const axisList = axes === undefined ? x.shape.map((_, axis) => axis) : [axes].flat();
+  const squeezedAxes = new Set(axisList.map((axis) => normalizeAxis(axis, x.rank, "squeeze")));
+  if (squeezedAxes.size < axisList.length) {
+    throw new ShapeError({
+      where: "squeeze",
+      expected: "distinct axes",
+      received: `${formatShape(axisList)} of ${x.rank} axes`,
+    });
+  }
+  const isKept = (axis: number): boolean => x.shape[axis] !== 1 || !squeezedAxes.has(axis);
+  const shape = x.shape.filter((_, axis) => isKept(axis));
+  const out = x.view({ shape, strides: x.strides.filter((_, axis) => isKept(axis)) });
+  const inputShape = x.shape;
+  return recordView(out, x, "squeeze", (dOut) => reshape(dOut, inputShape));
+}
+
+/** Inserts an axis of length 1, which has the index `axis` in the result. */
+export function unsqueeze(x: Tensor, axis: number): Tensor {
+  x.assertNotDisposed("unsqueeze");
+  const normalizedAxis = normalizeAxis(axis, x.rank + 1, "unsqueeze");
+  const out = x.view({
+    shape: x.shape.toSpliced(normalizedAxis, 0, 1),
+    // As if the tensor were contiguous along the axis.
+    strides: x.strides.toSpliced(normalizedAxis, 0, (x.shape[normalizedAxis] ?? 1) * (x.strides[normalizedAxis] ?? 1)),
+  });
+  const inputShape = x.shape;
+  return recordView(out, x, "unsqueeze", (dOut) => reshape(dOut, inputShape));
+}
+
+/** Selects one position along an axis, which the result does not have. A negative index counts from the end. */
+export function select(x: Tensor, axis: number, index: number): Tensor {
+  x.assertNotDisposed("select");
+  const normalizedAxis = normalizeAxis(axis, x.rank, "select");
+  const length = x.shape[normalizedAxis]!;
+  if (!Number.isInteger(index) || index < -length || index >= length) {
+    throw new ShapeError({
+      where: "select",
+      expected: length === 0 ? "an axis with at least one element" : `an index from ${-length} to ${length - 1}`,
+      received: length === 0 ? formatShape(x.shape) : formatValue(index),
+    });
+  }
+  const start = index < 0 ? index + length : index;
+  using position = slice(x, normalizedAxis, { start, end: start + 1 });
+  return squeeze(position, normalizedAxis);
+}
+
+/**
+ * Splits a tensor along an axis into views: of `sizes` elements each, the last of which may be smaller, or of the given
+ * sizes, whose sum is the length of the axis.
+ */
+export function split(x: Tensor, sizes: number | readonly number[], axis: number): Tensor[] {
+  x.assertNotDisposed("split");
+  const normalizedAxis = normalizeAxis(axis, x.rank, "split");
+  let start = 0;
+  return resolveSplitSizes(sizes, x.shape[normalizedAxis]!).map((size) =>
+    slice(x, normalizedAxis, { start, end: (start += size) }),
+  );
+}
+
+function resolveSplitSizes(sizes: number | readonly number[], length: number): readonly number[] {
+  if (typeof sizes === "number") {
+    if (!Number.isSafeInteger(sizes) || sizes < 1) throw createSplitError("a size that is an integer ≥ 1", sizes);
+    // An empty axis is one empty part.
+    const count = Math.max(1, Math.ceil(length / sizes));
+    return Array.from({ length: count }, (_, i) => Math.min(sizes, length - i * sizes));
+  }
+  const isList = Array.isArray(sizes) && sizes.every((size) => Number.isSafeInteger(size) && size >= 0);
+  if (!isList) throw createSplitError("a size, or an array of sizes that are integers ≥ 0", sizes);
+  const total = sizes.reduce((sum, size) => sum + size, 0);
+  if (sizes.length > 0 && total === length) return sizes;
+  throw createSplitError(`at least one size, with the sum ${length}, the length of the axis`, sizes);
+}
+
+function createSplitError(expected: string, sizes: unknown): ShapeError {
+  return new ShapeError({ where: "split", expected, received: formatValue(sizes) });
 }
 
 export function expand(x: Tensor, shape: Shape): Tensor {

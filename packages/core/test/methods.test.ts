@@ -34,6 +34,7 @@ const calls = {
   sum: [0, { keepDims: true }],
   mean: [1],
   max: [],
+  min: [0],
 } satisfies Partial<Record<keyof core.TensorMethods, readonly unknown[]>>;
 
 test.each(Object.keys(calls) as (keyof typeof calls)[])("x.%s(…) equals the function of that name", async (name) => {
@@ -47,7 +48,19 @@ test.each(Object.keys(calls) as (keyof typeof calls)[])("x.%s(…) equals the fu
 
 test("Tensor has view methods, and no methods other than those listed here", async () => {
   const x = createTensor();
-  const viewNames = ["reshape", "permute", "transpose", "slice", "expand", "contiguous", "to"];
+  const viewNames = [
+    "reshape",
+    "permute",
+    "transpose",
+    "slice",
+    "select",
+    "split",
+    "squeeze",
+    "unsqueeze",
+    "expand",
+    "contiguous",
+    "to",
+  ];
   expect([...(await x.transpose(0, 1).reshape([4]).slice(0, 1, 4, 2).read())]).toEqual([2, 4]);
   expect(x.permute([1, 0]).contiguous().to("bfloat16").dtype).toBe("bfloat16");
   expect(x.slice(0, 0, 1).expand([3, 2]).shape).toEqual([3, 2]);

@@ -6,12 +6,12 @@ import { rand } from "../src/random.ts";
 import { OutOfMemoryError } from "../src/errors.ts";
 import { init } from "../src/init.ts";
 import { add, div, mul, sub } from "../src/ops/pointwise.ts";
-import { concatenate, roll } from "../src/ops/concatenate.ts";
+import { concatenate, roll, stack } from "../src/ops/concatenate.ts";
 import { gated } from "../src/ops/gated.ts";
 import { linear } from "../src/ops/linear.ts";
 import { matmul } from "../src/ops/matmul.ts";
 import { layerNorm } from "../src/ops/norm.ts";
-import { max, mean, sum } from "../src/ops/reduction.ts";
+import { max, mean, min, sum } from "../src/ops/reduction.ts";
 import { softmax } from "../src/ops/softmax.ts";
 import { layoutOf } from "../src/placement/layout.ts";
 import { unshard } from "../src/placement/shard.ts";
@@ -48,6 +48,7 @@ const cases: Readonly<Record<string, AllocationCase>> = {
   mul: { shapes: [matrixShape, [4]], run: ([a, b]) => mul(a!, b!) },
   div: { shapes: [[4], matrixShape], run: ([a, b]) => div(a!, b!) },
   concatenate: { shapes: [matrixShape, matrixShape], run: ([a, b]) => concatenate([a!, b!], 0) },
+  stack: { shapes: [matrixShape, matrixShape], run: ([a, b]) => stack([a!, b!], 1) },
   roll: { shapes: [matrixShape], run: ([x]) => roll(x!, -1, 1) },
   linear: { shapes: [matrixShape, [2, 4], [2]], run: ([x, w, b]) => linear(x!, w!, b) },
   "linear, a gate": {
@@ -66,6 +67,7 @@ const cases: Readonly<Record<string, AllocationCase>> = {
   sum: { shapes: [matrixShape], run: ([x]) => sum(x!, 1) },
   mean: { shapes: [matrixShape], run: ([x]) => mean(x!, 0) },
   max: { shapes: [matrixShape], run: ([x]) => max(x!, 0) },
+  min: { shapes: [matrixShape], run: ([x]) => min(x!, 0) },
   softmax: { shapes: [matrixShape], run: ([x]) => softmax(x!, 0) },
   contiguous: { shapes: [matrixShape], run: ([x]) => transposeInput(x!) },
   attention: {

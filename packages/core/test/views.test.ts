@@ -79,6 +79,60 @@ describe("view operations", () => {
     expect(createIndexTensor([1]).reshape([]).shape).toEqual([]);
   });
 
+  test("squeeze and unsqueeze remove and insert axes of length 1, of any view", async () => {
+    const x = createIndexTensor([1, 3, 1, 2]);
+    expect(x.squeeze().shape).toEqual([3, 2]);
+    expect(x.squeeze(-2).shape).toEqual([1, 3, 2]);
+    expect(x.squeeze([0, 2]).shape).toEqual([3, 2]);
+    expect(x.squeeze(1).shape).toEqual([1, 3, 1, 2]); // as torch.squeeze
+    expect(createIndexTensor([]).squeeze().shape).toEqual([]);
+    expect([0, 1, 2, -1].map((axis) => createIndexTensor([3, 2]).unsqueeze(axis).shape)).toEqual([
+      [1, 3, 2],
+      [3, 1, 2],
+      [3, 2, 1],
+      [3, 2, 1],
+    ]);
+    expect(createIndexTensor([]).unsqueeze(0).shape).toEqual([1]);
+    const transposed = createIndexTensor([2, 3]).transpose(0, 1);
+    for (const axis of [0, 1, 2]) {
+      const view = transposed.unsqueeze(axis);
+      expect([...(await view.read())]).toEqual([0, 3, 1, 4, 2, 5]);
+      expect([...(await view.squeeze(axis).read())]).toEqual([0, 3, 1, 4, 2, 5]);
+    }
+    expect(createIndexTensor([2, 3]).unsqueeze(1).isContiguous).toBe(true);
+  });
+
+  test("select removes the axis", async () => {
+    const x = createIndexTensor([2, 3]);
+    expect([...(await x.select(0, 1).read())]).toEqual([3, 4, 5]);
+    expect([...(await x.select(-1, -3).read())]).toEqual([0, 3]);
+    expect(x.select(1, 2).select(0, 0).shape).toEqual([]);
+    expect(await x.select(1, 2).select(0, 0).item()).toBe(2);
+    // Other axes of length 1 remain.
+    expect(createIndexTensor([1, 3, 1]).select(1, 0).shape).toEqual([1, 1]);
+  });
+
+  test("split returns consecutive parts along an axis", async () => {
+    const parts = createIndexTensor([2, 5]).split(2, 1);
+    expect(await Promise.all(parts.map(async (part) => [...(await part.read())]))).toEqual([
+      [0, 1, 5, 6],
+      [2, 3, 7, 8],
+      [4, 9],
+    ]);
+    const x = createIndexTensor([4, 2]);
+    expect(x.split([1, 0, 3], -2).map(({ shape }) => shape)).toEqual([
+      [1, 2],
+      [0, 2],
+      [3, 2],
+    ]);
+    expect(x.split(9, 0).map(({ shape }) => shape)).toEqual([[4, 2]]);
+    expect(
+      createIndexTensor([0, 2])
+        .split(3, 0)
+        .map(({ shape }) => shape),
+    ).toEqual([[0, 2]]);
+  });
+
   test("expand repeats axes of length 1", async () => {
     const view = createIndexTensor([2, 1]).expand([2, 2, 3]);
     expect([...(await view.read())]).toEqual([0, 0, 0, 1, 1, 1, 0, 0, 0, 1, 1, 1]);
@@ -97,6 +151,7 @@ describe("memory of views", () => {
   test("reshape, permute, slice, expand and conversions without effect do not copy", () => {
     const x = createIndexTensor([2, 3, 4]);
     const views = [x.reshape([6, 4]), x.permute([2, 0, 1]), x.slice(1, 1), x.expand([5, 2, 3, 4]), x.contiguous()];
+    views.push(x.select(1, 1), ...x.split(2, 2), x.unsqueeze(1), x.unsqueeze(1).squeeze());
     expect(views.every((view) => sharesStorage(view, x))).toBe(true);
     expect(sharesStorage(x.to("float32"), x)).toBe(true);
     expect(sharesStorage(x.detach(), x)).toBe(true);
@@ -129,6 +184,24 @@ test("invalid arguments of view operations are rejected with the expected values
   expect(() => x.permute([0, 0])).toThrow(/a permutation of the 2 axes/);
   expect(() => x.transpose(0, 2)).toThrow(/an axis from -2 to 1, received 2/);
   expect(() => x.slice(0, 0, 1, 0)).toThrow(/integers start, end and step with step ≥ 1/);
+  expect(() => x.squeeze(2)).toThrow("squeeze: expected an axis from -2 to 1, received 2");
+  expect(() => x.squeeze([0, -2])).toThrow("squeeze: expected distinct axes, received [0,-2] of 2 axes");
+  expect(() => x.unsqueeze(3)).toThrow("unsqueeze: expected an axis from -3 to 2, received 3");
+  expect(() => x.unsqueeze(undefined as never)).toThrow(ShapeError);
+  expect(() => x.select(2, 0)).toThrow("select: expected an axis from -2 to 1, received 2");
+  expect(() => x.select(1, 3)).toThrow("select: expected an index from -3 to 2, received 3");
+  expect(() => x.select(1, -4)).toThrow(ShapeError);
+  expect(() => x.select(1, 0.5)).toThrow(ShapeError);
+  expect(() => createIndexTensor([0]).select(0, 0)).toThrow(
+    "select: expected an axis with at least one element, received [0]",
+  );
+  expect(() => x.split(0, 0)).toThrow("split: expected a size that is an integer ≥ 1, received 0");
+  expect(() => x.split([1, 1], 1)).toThrow(
+    "split: expected at least one size, with the sum 3, the length of the axis, received [1,1]",
+  );
+  expect(() => x.split([4, -1], 1)).toThrow(/^split: expected a size, or an array of sizes that are integers ≥ 0/);
+  expect(() => x.split("2" as never, 1)).toThrow(ShapeError);
+  expect(() => x.split(1, undefined as never)).toThrow("split: expected an axis from -2 to 1, received undefined");
   expect(() => x.expand([4, 3])).toThrow(/only axes of length 1/);
   expect(() => createIndexTensor([1, 3]).expand([-1, 3])).toThrow(ShapeError);
   expect(() => createIndexTensor([1, 3]).expand([2.5, 3])).toThrow(ShapeError);

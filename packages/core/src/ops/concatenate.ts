@@ -42,12 +42,7 @@ const concatenateOp = defineOp({
  * ```
  */
 export function concatenate(inputs: readonly Tensor[], axis: number): Tensor {
-  if (!Array.isArray(inputs)) {
-    throw new OptionError({ where: "concatenate", expected: "an array of tensors", received: formatValue(inputs) });
-  }
-  const [firstInput] = inputs as readonly Tensor[];
-  if (!firstInput) throw new ShapeError({ where: "concatenate", expected: "at least one tensor", received: "none" });
-  checkOperands("concatenate", firstInput, ...inputs);
+  const firstInput = checkInputs("concatenate", inputs);
   const normalizedAxis = normalizeAxis(axis, firstInput.rank, "concatenate");
   for (const x of inputs) {
     const isCompatible =
@@ -61,6 +56,52 @@ export function concatenate(inputs: readonly Tensor[], axis: number): Tensor {
     });
   }
   return concatenateOp(inputs, normalizedAxis);
+}
+
+/** Throws unless `inputs` are tensors of one dtype on one device. Returns the first one. */
+function checkInputs(where: string, inputs: readonly Tensor[]): Tensor {
+  if (!Array.isArray(inputs)) {
+    throw new OptionError({ where, expected: "an array of tensors", received: formatValue(inputs) });
+  }
+  const [firstInput] = inputs as readonly Tensor[];
+  if (!firstInput) throw new ShapeError({ where, expected: "at least one tensor", received: "none" });
+  checkOperands(where, firstInput, ...inputs);
+  return firstInput;
+}
+
+/**
+ * Joins tensors of equal shapes along a new axis, as torch.stack: position i along `axis` of the result is tensor i.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, stack } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using a = fromArray(device, [1, 2], [2]);
+ * using b = fromArray(device, [3, 4], [2]);
+ * using columns = stack([a, b], -1);
+ * columns.shape; // => [2, 2]
+ * Array.from(await columns.read()); // => [1, 3, 2, 4]
+ * ```
+ * @throws ShapeError for an axis out of range, for shapes that differ, and if there are no tensors.
+ */
+export function stack(inputs: readonly Tensor[], axis: number): Tensor {
+  const firstInput = checkInputs("stack", inputs);
+  const normalizedAxis = normalizeAxis(axis, firstInput.rank + 1, "stack");
+  for (const x of inputs) {
+    if (sameShape(x.shape, firstInput.shape)) continue;
+    throw new ShapeError({
+      where: "stack",
+      expected: `tensors of equal shapes, ${formatShape(firstInput.shape)} as the first one`,
+      received: formatShape(x.shape),
+    });
+  }
+  const views = inputs.map((x) => x.unsqueeze(normalizedAxis));
+  try {
+    return concatenateOp(views, normalizedAxis);
+  } finally {
+    for (const view of views) view.dispose();
+  }
 }
 
 /**

@@ -5,8 +5,9 @@ import { ShapeError } from "../errors.ts";
 import type { ReduceKind } from "../kernels/kernels.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import { formatShape, normalizeAxis, type Shape, numel } from "../shape.ts";
+import { type Axes, formatShape, normalizeAxis, type Shape, numel } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
+import { neg } from "./pointwise.ts";
 
 export const reduceOptions = defineOptions("reduce", {
   /** Keep reduced axes with length 1. Default false. */
@@ -14,8 +15,6 @@ export const reduceOptions = defineOptions("reduce", {
 });
 /** Options of reductions. */
 export type ReduceOptions = OptionsOf<typeof reduceOptions>;
-/** One axis, several, or all if omitted. Negative axes count from the end. */
-export type Axes = number | readonly number[];
 
 /** The shape with reduced axes kept at length 1, and the shape of the result. */
 interface ReductionShapes {
@@ -180,6 +179,36 @@ function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
  */
 export function max(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   const shapes = reductionShapes("max", x, axes, options);
-  if (x.size === 0) throw new ShapeError({ where: "max", expected: "at least one element", received: "none" });
+  checkNotEmpty("max", x);
   return maxOp([x], shapes);
+}
+
+function checkNotEmpty(where: string, x: Tensor): void {
+  if (x.size === 0) throw new ShapeError({ where, expected: "at least one element", received: "none" });
+}
+
+/**
+ * Returns the minimum over some axes, or all, as −max(−x). The gradient is distributed equally among elements that equal
+ * the minimum, as for PyTorch's amin.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, min } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [3, 1, 2, 1], [2, 2]);
+ * x.requiresGrad = true;
+ * using smallest = min(x);
+ * smallest.backward();
+ * await smallest.item(); // => 1
+ * Array.from(await x.grad!.read()); // => [0, 0.5, 0, 0.5]
+ * ```
+ * @throws ShapeError for an axis out of range, for an axis that occurs twice, and if there are no elements.
+ */
+export function min(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
+  const shapes = reductionShapes("min", x, axes, options);
+  checkNotEmpty("min", x);
+  using negated = neg(x);
+  using negatedMinimum = maxOp([negated], shapes);
+  return neg(negatedMinimum);
 }

@@ -2,13 +2,13 @@ import { describe, expect, test } from "vitest";
 import { checkpoint } from "../../src/autograd/checkpoint.ts";
 import { add, div, mul, scale, sub } from "../../src/ops/pointwise.ts";
 import { fromArray } from "../../src/creation.ts";
-import { concatenate, roll } from "../../src/ops/concatenate.ts";
+import { concatenate, roll, stack } from "../../src/ops/concatenate.ts";
 import { gated } from "../../src/ops/gated.ts";
 import { linear } from "../../src/ops/linear.ts";
 import { matmul } from "../../src/ops/matmul.ts";
 import { layerNorm, rmsNorm } from "../../src/ops/norm.ts";
 import * as pointwise from "../../src/ops/pointwise.ts";
-import { max, mean, sum } from "../../src/ops/reduction.ts";
+import { max, mean, min, sum } from "../../src/ops/reduction.ts";
 import { softmax } from "../../src/ops/softmax.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/device.ts";
@@ -171,6 +171,9 @@ const cases: Readonly<Record<string, GradientCase>> = {
   "max, axes kept, permuted": { shapes: [[2, 3]], run: transposeInput((x) => max(x, [0], { keepDims: true })) },
   "max, of a scalar": { shapes: [[]], run: (x) => max(x) },
   "max, of one": { shapes: [[2, 1]], run: (x) => max(x, 1) },
+  "min, all": { shapes: [[2, 3]], run: (x) => min(x) },
+  "min, one axis": { shapes: [[2, 3, 2]], run: (x) => min(x, -2) },
+  "min, axes kept, permuted": { shapes: [[2, 3]], run: transposeInput((x) => min(x, [0], { keepDims: true })) },
   softmax: { shapes: [[2, 4]], run: (x) => softmax(x) },
   "softmax, inner axis": { shapes: [[2, 3, 2]], run: (x) => softmax(x, 1) },
   layerNorm: { shapes: [[2, 4], [4], [4]], run: (x, weight, bias) => layerNorm(x, weight, bias) },
@@ -186,6 +189,14 @@ const cases: Readonly<Record<string, GradientCase>> = {
     ],
     run: (a, b, c) => concatenate([a, b, c, a], 1),
   },
+  stack: {
+    shapes: [
+      [2, 3],
+      [2, 3],
+    ],
+    run: (a, b) => stack([a, b, a], 1),
+  },
+  "stack, scalars": { shapes: [[], []], run: (a, b) => stack([a, b], -1) },
   roll: { shapes: [[2, 5]], run: (x) => roll(x, -2, 1) },
   "roll, by nothing": { shapes: [[3, 2]], run: (x) => roll(x, 4, -1) },
   reshape: { shapes: [[2, 6]], run: (x) => x.reshape([3, -1]) },
@@ -193,6 +204,30 @@ const cases: Readonly<Record<string, GradientCase>> = {
   permute: { shapes: [[2, 3, 2]], run: (x) => x.permute([2, 0, -2]) },
   slice: { shapes: [[3, 5]], run: (x) => x.slice(1, 1, 5, 2) },
   "slice, empty": { shapes: [[3, 2]], run: (x) => x.slice(0, 3) },
+  squeeze: { shapes: [[1, 3, 1, 2]], run: (x) => x.squeeze() },
+  "squeeze, permuted": { shapes: [[3, 1]], run: transposeInput((x) => x.squeeze(0)) },
+  unsqueeze: { shapes: [[2, 3]], run: (x) => x.unsqueeze(-2) },
+  select: { shapes: [[3, 4, 2]], run: (x) => x.select(1, -2) },
+  split: {
+    shapes: [[2, 5]],
+    run: (x) => {
+      const parts = x.split(2, 1);
+      try {
+        return concatenate(parts.toReversed(), 1);
+      } finally {
+        for (const part of parts) part.dispose();
+      }
+    },
+  },
+  "split, one part": {
+    shapes: [[4, 2]],
+    run: (x) => {
+      const [first, second, third] = x.split([1, 0, 3], 0);
+      second!.dispose();
+      first!.dispose();
+      return third!;
+    },
+  },
   expand: { shapes: [[2, 1]], run: (x) => x.expand([3, 2, 4]) },
   contiguous: { shapes: [[2, 3]], run: transposeInput((x) => x.contiguous()) },
   "a tensor used on many ways": {
@@ -236,6 +271,28 @@ describe("gradients of operations", () => {
   );
 });
 
+test("min distributes its gradient evenly among equal minima, including infinities, and returns NaN where max does", async () => {
+  const device = new ReferenceDevice();
+  const [low, high] = [Number.NEGATIVE_INFINITY, Number.POSITIVE_INFINITY];
+  for (const dtype of ["float32", "bfloat16"] as const) {
+    using x = fromArray(device, [9, 7, 7, 7, high, high, high, high, 1, low, 3, low], [3, 4], { dtype });
+    x.requiresGrad = true;
+    using minValues = min(x, 1);
+    using gradient = fromArray(device, [3, 2, 4], [3], { dtype });
+    minValues.backward(gradient);
+    expect(await minValues.read()).toEqual(Float32Array.of(7, high, low));
+    expect(x.grad!.dtype).toBe(dtype);
+    expect(Array.from(await x.grad!.read())).toEqual([0, 1, 1, 1, 0.5, 0.5, 0.5, 0.5, 0, 2, 0, 2]);
+    x.grad!.dispose();
+  }
+  using withNaN = fromArray(device, [1, Number.NaN, -2, 0], [2, 2]);
+  using minima = min(withNaN, 1);
+  using negated = withNaN.neg();
+  using maxima = max(negated, 1);
+  expect(await minima.read()).toEqual((await maxima.read()).map((value) => -value));
+  expect(() => min(fromArray(device, [], [0]))).toThrow(/^min: expected at least one element, received none/);
+});
+
 test("max distributes its gradient evenly among equal maxima, including infinities", async () => {
   const device = new ReferenceDevice();
   const [low, high] = [Number.NEGATIVE_INFINITY, Number.POSITIVE_INFINITY];
@@ -274,7 +331,7 @@ test("reductions and norms reject unknown options, reductions axes that occur tw
   using x = fromArray(device, [1, 2], [2]);
   using scalar = fromArray(device, [1], []);
   using matrix = fromArray(device, [1, 2, 3, 4], [2, 2]);
-  for (const reduction of [sum, mean, max]) {
+  for (const reduction of [sum, mean, max, min]) {
     expect(() => reduction(matrix, [0, -2])).toThrow(/expected distinct axes, received \[0,-2\] of 2 axes/);
     expect(() => reduction(x, 0, { keepdim: true } as object)).toThrow(
       /expected options among keepDims, received "keepdim"/,
