@@ -94,7 +94,10 @@ class CallValidator implements Validator {
     const { sharded = ["keys"], inner } = this.#rules;
     const where = `${this.#label}, rank ${ctx.rank}`;
     this.#checkMesh(where, ctx);
-    if (layouts) for (const name of sharded) this.#checkShardAxes(where, name, layouts[name]);
+    for (const name of layouts ? sharded : []) {
+      expectValue(where, isLayout(layouts![name]), `layouts { queries, keys } with a Layout of the ${name}`, layouts);
+      this.#checkShardAxes(where, name, layouts![name]);
+    }
     inner?.check?.(ctx, layouts);
   }
 

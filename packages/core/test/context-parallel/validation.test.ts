@@ -56,6 +56,13 @@ test("a valid call passes validation, forward and backward", () => {
   validate.attendBackward(ctx, call, grads, kv);
 });
 
+test("layouts that are not layouts are rejected", () => {
+  for (const layouts of [[1, 2], {}, { queries: layout(["gpu"]) }, { queries: layout(["gpu"]), keys: [] }, 1]) {
+    expect(() => validate.context(ctx, layouts as never)).toThrow(OptionError);
+    expect(() => validate.context(ctx, layouts as never)).toThrow(/layouts \{ queries, keys \} with a Layout of the/);
+  }
+});
+
 describe("validator", () => {
   const createForward =
     (modifyCall: (validInputs: ReturnType<typeof createValidCall>) => Partial<ReturnType<typeof createValidCall>>) =>
