@@ -36,6 +36,7 @@ export {
   collectiveOps,
   reduceOps,
 } from "./collectives/checked-group.ts";
+export * as functionalCollectives from "./collectives/functional.ts";
 export type { RowTransfer } from "./collectives/group-cast.ts";
 export { allGatherObject, broadcastObject, type GroupOrContext, runOnAllRanks } from "./collectives/objects.ts";
 export type * from "./collectives/process-group.ts";

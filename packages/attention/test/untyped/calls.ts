@@ -175,6 +175,9 @@ export const byName: Readonly<Record<string, Arguments>> = {
   gradientReduceOp: () => ["sp"],
   omitAxes: () => [{ dp: 1, sp: 2 }, ["dp"]],
   createMesh: ({ ctx }) => [ctx.world, { sp: 1 }],
+  "functionalCollectives.allReduce": ({ ctx, tensor }) => [tensor(2, 4), ctx.world, "mean"],
+  "functionalCollectives.allGather": ({ ctx, tensor }) => [tensor(2, 4), ctx.world, 1],
+  "functionalCollectives.reduceScatter": ({ ctx, tensor }) => [tensor(2, 4), ctx.world, 1, "mean"],
   init: ({ ctx }) => [{ device: ctx.device, rank: 0, worldSize: 1, mesh: { dp: 1, sp: 1 }, seed: 2, timeout: 3 }],
   // core: contracts
   checkFeatures: (f) => [f.ctx.device, kv(f), core.createTile(createCall(f), kv(f))],

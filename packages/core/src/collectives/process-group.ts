@@ -96,7 +96,7 @@ export interface Traffic {
  * ranks.
  *
  * Autograd does not record these operations. Gradients pass through an in-place operation unchanged, and stop at the
- * outputs of all others. Differentiable collectives are created with `defineOp`; docs/coming-from.md has an example.
+ * outputs of all others. `functionalCollectives` has differentiable collectives.
  *
  * `CheckedGroup` (checked-group.ts) validates the operands and passes the call on: to `NativeGroup` of @mosaic/runtime,
  * whose engine drives a transport, or to the planner's `SymbolicGroup`, which records it.
