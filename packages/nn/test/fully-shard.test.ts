@@ -23,6 +23,7 @@ import {
   ModuleList,
   NonFiniteError,
   readSafetensors,
+  readStateDict,
   saveCheckpoint,
   ScheduleFreeAdamW,
   summonFullParameters,
@@ -240,6 +241,31 @@ describe("checkpoints", () => {
       });
     }
   });
+});
+
+test("readStateDict returns whole tensors in every stage, and gathers only units of the given names", async () => {
+  const [expectedValues] = await onMesh({ dp: 2, sp: 2 }, async (ctx) => readParameters(new Blocks(ctx)));
+  for (const stage of stages) {
+    await onMesh({ dp: 2, sp: 2 }, async (ctx) => {
+      using model = fullyShard(ctx, new Blocks(ctx), { stage });
+      const tensors = await readStateDict(ctx, model);
+      expect([...tensors.keys()]).toEqual([...model.stateDict().keys()]);
+      expect([...tensors.values()].flatMap(({ values }) => [...values])).toEqual(expectedValues);
+      expect(tensors.get("embed.weight")).toMatchObject({ dtype: "float32", shape: [7, 16] });
+
+      await ctx.device.stream.synchronize();
+      const bytesSentBefore = ctx.mesh.group("dp").traffic().bytesSent;
+      const names = ["norm.weight"];
+      const selectedTensors = await readStateDict(ctx, model, { names, rank0Only: true });
+      expect([...selectedTensors.keys()]).toEqual(ctx.rank === 0 ? names : []);
+      await ctx.device.stream.synchronize();
+      // This rank's half of the embedding [7,16] and the norm [16], padded to 160 elements.
+      expect(ctx.mesh.group("dp").traffic().bytesSent - bytesSentBefore).toBe(stage === 3 ? 4 * 96 : 0);
+      await expect(readStateDict(ctx, model, { names: ["norm"] })).rejects.toThrow(
+        /readStateDict: names: expected names of parameters and buffers of the model, received "norm"/,
+      );
+    });
+  }
 });
 
 describe("invalid calls", () => {

@@ -67,6 +67,7 @@ export const modelCalls: Readonly<Record<string, Arguments>> = {
   tokenArrays: () => [[[1, 2], [3]]],
   tokenFile: ({ directory }) => [tokens(directory), { dtype: "uint16", separator: 0 }],
   fullyShard: (f) => [f.ctx, linearModel(f), { stage: 3, axis: "sp" }],
+  readStateDict: (f) => [f.ctx, linearModel(f), { names: ["weight"], rank0Only: true }],
   summonFullParameters: (f) => [linearModel(f), () => 1],
   Dropout: ({ ctx }) => [ctx, 0.5, { placement: "zigzag", sequenceAxis: -2 }],
   Embedding: ({ ctx }) => [ctx, 3, 4, { std: 1 }],

@@ -1,13 +1,21 @@
 // Training state with sharded parameters. Files contain whole tensors, so that they can be loaded on any mesh.
 import {
+  checkContext,
+  checkModule,
+  type Context,
+  defineOptions,
   type DType,
   dtypeBytes,
+  formatValue,
   type HostTensor,
   loadState,
   type LoadOptions,
   type Module,
   noGrad,
   numel,
+  option,
+  OptionError,
+  type OptionsOf,
   type Shape,
   Storage,
   Tensor,
@@ -42,23 +50,76 @@ export async function awaitHostTensors(
 }
 
 /**
- * Returns a model's state dict, with values on the host if `shouldReadValues`. Collective if parameters are released:
+ * Returns the tensors of a state with values on the host if `shouldReadValues`. Collective if parameters are released:
  * they are then gathered unit by unit.
  */
-export function hostStateDict(model: Module, shouldReadValues: boolean): Map<string, PendingHostTensor> {
-  const state = model.stateDict();
+export function startHostCopies(
+  state: ReadonlyMap<string, Tensor>,
+  shouldReadValues: boolean,
+): Map<string, PendingHostTensor> {
   const host = new Map<string, PendingHostTensor>();
   const addPendingTensor = (name: string, { dtype, shape }: Tensor, values: () => Promise<Float32Array>): void => {
     host.set(name, { dtype, shape, values: shouldReadValues ? values() : Promise.resolve(new Float32Array()) });
   };
-  const releasedUnits = new Set(listUnits(model.parameters()).filter((unit) => !unit.isGathered));
-  for (const unit of releasedUnits) {
+  for (const unit of listUnits([...state.values()])) {
+    const wasGathered = unit.isGathered;
     unit.gather();
     for (const [name, x] of state) if (getShard(x)?.unit === unit) addPendingTensor(name, x, () => x.read());
-    unit.release();
+    if (!wasGathered) unit.release();
   }
   for (const [name, x] of state) if (!host.has(name)) addPendingTensor(name, x, () => x.read());
   return new Map([...state.keys()].map((name) => [name, host.get(name)!]));
+}
+
+export const readStateDictOptions = defineOptions("readStateDict", {
+  /** Names of the parameters and buffers to read. Default: all. */
+  names: option.array(option.string(), { optional: true }),
+  /** Whether only rank 0 reads the values, to save host memory. The other ranks get an empty map. Default false. */
+  rank0Only: option.boolean({ default: false }),
+});
+/** Options of `readStateDict`. */
+export type ReadStateDictOptions = OptionsOf<typeof readStateDictOptions>;
+
+/**
+ * Copies a model's parameters and buffers to the host, whole tensors also if `fullyShard` has sharded them, as
+ * PyTorch's `get_model_state_dict` with `full_state_dict` and `cpu_offload`. The values are those at the time of the
+ * call, even if training continues before the promise resolves. Sharded parameters are gathered unit by unit, so the
+ * device needs the memory of one unit. Collective in stage 3.
+ *
+ * @example
+ * ```ts
+ * import { init, Linear } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { readStateDict } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using model = new Linear(ctx, 4, 2);
+ * const tensors = await readStateDict(ctx, model, { names: ["weight"] });
+ * tensors.get("weight")?.values.length; // => 8
+ * ```
+ * @throws OptionError for a name that the model does not have, before anything is sent.
+ */
+export async function readStateDict(
+  ctx: Context,
+  model: Module,
+  options?: ReadStateDictOptions,
+): Promise<Map<string, HostTensor>> {
+  checkContext("readStateDict", ctx);
+  checkModule("readStateDict: model", model);
+  const { names, rank0Only } = readStateDictOptions.parse(options);
+  const state = model.stateDict();
+  const unknownName = names?.find((name) => !state.has(name));
+  if (unknownName !== undefined) {
+    throw new OptionError({
+      where: "readStateDict: names",
+      expected: "names of parameters and buffers of the model",
+      received: formatValue(unknownName),
+      remedy: "use the names of model.stateDict()",
+    });
+  }
+  const selectedNames = new Set(names ?? state.keys());
+  const isReader = !rank0Only || ctx.rank === 0;
+  const pendingTensors = startHostCopies(new Map([...state].filter(([name]) => selectedNames.has(name))), isReader);
+  return isReader ? awaitHostTensors(pendingTensors) : new Map<string, HostTensor>();
 }
 
 /**

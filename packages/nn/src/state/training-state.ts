@@ -15,7 +15,7 @@ import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
 import { checkPath, FileError } from "../safetensors/format.ts";
 import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
 import { stageSafetensors, type TensorMap, writeSafetensors } from "../safetensors/write.ts";
-import { awaitHostTensors, hostStateDict, loadModelState } from "../sharding/sharded-state.ts";
+import { awaitHostTensors, loadModelState, startHostCopies } from "../sharding/sharded-state.ts";
 import { parseStateMetadata, type StateMetadata, getStepCount } from "./checkpoint-file.ts";
 import {
   type CheckpointRequest,
@@ -125,7 +125,7 @@ function collectState(ctx: Context, { model, optimizer }: TrainingState, call: C
   const shouldReadValues = ctx.rank === 0 || call.options.copies === "perHost";
   const state = optimizer?.hostStateDict(shouldReadValues);
   const pendingTensors = addPrefixes({
-    "model.": hostStateDict(model, shouldReadValues),
+    "model.": startHostCopies(model.stateDict(), shouldReadValues),
     "optimizer.": state?.tensors ?? new Map(),
   });
   const tensors = awaitHostTensors(pendingTensors);
