@@ -12,7 +12,16 @@ import {
   type Work,
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
-import { AdamW, fullyShard, type FullyShardOptions, ModuleList, Sequential, SwiGLU } from "../src/index.ts";
+import {
+  AdamW,
+  fullyShard,
+  type FullyShardOptions,
+  ModuleList,
+  readStateDict,
+  Sequential,
+  summonFullParameters,
+  SwiGLU,
+} from "../src/index.ts";
 import { adamW, backwardStep, Blocks, readParameters, trainBlocks } from "./reference/blocks.ts";
 import { onMesh } from "./reference/world.ts";
 
@@ -331,6 +340,87 @@ describe("stage 3 holds gathered parameters only while their unit computes", () 
       loss.backward();
       expect(listGathered(units.map(({ linear }) => linear))).toEqual([false, false]);
       reduceGradients(ctx, model);
+    });
+  });
+
+  test("and the parameters outside of units once, from the first forward of any module of the model", async () => {
+    class Model extends Module {
+      readonly units: ModuleList<Linear>;
+      readonly mlp: SwiGLU;
+      readonly head: Linear;
+
+      constructor(ctx: Context) {
+        super();
+        this.units = this.addChild("units", new ModuleList(createLayers(ctx, 2)));
+        this.mlp = this.addChild("mlp", new SwiGLU(ctx, { embedDim: 8, hiddenDim: 16 }));
+        this.head = this.addChild("head", new Linear(ctx, 8, 8));
+      }
+    }
+    const firstForwards: ((model: Model, x: Tensor) => Tensor)[] = [
+      ({ mlp, head, units }, x) => head.forward(units.at(1)!.forward(mlp.forward(x))),
+      ({ mlp, head, units }, x) => mlp.forward(units.at(1)!.forward(head.forward(x))),
+      // As in linearCrossEntropy, which reads the weight of the output projection.
+      ({ mlp, head, units }, x) => units.at(1)!.forward(x).linear(head.weight).add(mlp.forward(x)),
+    ];
+    for (const stage of [2, 3] as const) {
+      await onMesh({ dp: 2 }, (ctx) => {
+        const group = ctx.mesh.group("dp");
+        const allGather = group.allGather.bind(group);
+        let numGathers = 0;
+        group.allGather = (...args: Parameters<typeof allGather>) => {
+          numGathers++;
+          return allGather(...args);
+        };
+        for (const forward of firstForwards) {
+          using model = fullyShard(ctx, new Model(ctx), { stage });
+          // A fused operation, which hooks would prevent.
+          expect(model.mlp.upProjection.hasForwardHooks).toBe(false);
+          using x = ones(ctx, [1, 8]);
+          x.requiresGrad = true;
+          numGathers = 0;
+          using loss = scope(() => forward(model, x).sum());
+          // The root unit, and the last unit.
+          expect(numGathers).toBe(stage === 3 ? 2 : 0);
+          expect(listGathered([model.units.at(1)!, model.head, model.mlp.upProjection])).toEqual([
+            stage === 2,
+            true,
+            true,
+          ]);
+          loss.backward();
+          expect(numGathers).toBe(stage === 3 ? 4 : 0);
+          reduceGradients(ctx, model);
+          expect(listGathered([model.units.at(1)!, model.head])).toEqual([stage === 2, stage === 2]);
+        }
+      });
+    }
+  });
+
+  test("and waits for an all-gather that was posted for a forward that did not follow", async () => {
+    await onMesh({ dp: 2 }, async (ctx) => {
+      const group = ctx.mesh.group("dp");
+      const allGather = group.allGather.bind(group);
+      const events: string[] = [];
+      group.allGather = (...args: Parameters<typeof allGather>) => {
+        const work = allGather(...args);
+        return {
+          wait() {
+            events.push("wait");
+            work.wait();
+          },
+        };
+      };
+      const read = async (readAll: (model: Sequential) => Promise<Float32Array>): Promise<Float32Array> => {
+        using model = fullyShard(ctx, new Sequential(...createLayers(ctx, 2)));
+        using x = ones(ctx, [1, 8]);
+        noGrad(() => model.at(0)!.forward(x)).dispose();
+        events.length = 0;
+        const values = readAll(model);
+        // The first layer was released, and the second one is in transfer.
+        expect(events).toEqual(["wait", "wait"]);
+        return values;
+      };
+      await read((model) => summonFullParameters(model, () => (model.at(1) as Linear).weight.read()));
+      await read(async (model) => (await readStateDict(ctx, model)).get("1.weight")!.values);
     });
   });
 });

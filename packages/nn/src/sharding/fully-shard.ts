@@ -31,8 +31,8 @@ export const fullyShardOptions = defineOptions("fullyShard", {
   axis: option.string({ default: dataParallelAxis }),
   /**
    * Modules whose parameters are gathered together and whose gradients are reduced together, FSDP's units. The
-   * remaining parameters form one more unit, which stays gathered from the first forward of the model to
-   * `reduceGradients`. Default: the elements of every ModuleList that is not nested in another, except that an element
+   * remaining parameters form one more unit, the root unit, which stays gathered from the first forward of the model,
+   * or of a module within it, to `reduceGradients`. Default: the elements of every ModuleList that is not nested in another, except that an element
    * without a forward, such as a ModuleList, is replaced by the units within it.
    */
   units: option.array(option.custom("a Module with a forward", isModuleWithForward), { optional: true }),
@@ -61,8 +61,8 @@ function isModuleWithForward(value: unknown): value is Module {
  * `grad` is null. This call does not communicate.
  *
  * In stage 3, parameters have no memory between their uses, and a use outside of their unit's forward is a
- * DisposedError. `summonFullParameters` gathers them. `saveCheckpoint` gathers them itself, and its file can be loaded
- * on any mesh, with any stage or without sharding.
+ * DisposedError. `summonFullParameters` gathers them, and `readStateDict` copies them to the host. `saveCheckpoint`
+ * gathers them itself, and its file can be loaded on any mesh, with any stage or without sharding.
  *
  * @example
  * ```ts
@@ -203,10 +203,14 @@ function addReduceHooks(units: readonly FlatUnit[]): void {
 function addGatherHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
   const units = flatUnits.slice(0, -1);
   const root = flatUnits.at(-1)!;
-  model.registerForwardPreHook((args) => {
-    for (const flatParameters of root.parts) flatParameters.gather();
-    return args;
-  });
+  // Programs may call modules of the model without its own forward: a decoder and the output projection separately.
+  const unitModules = new Set(units.map((unit) => unit.module));
+  for (const module of root.parts.length > 0 ? listRootModules(model, unitModules) : []) {
+    module.registerForwardPreHook((args) => {
+      for (const flatParameters of root.parts) flatParameters.gather();
+      return args;
+    });
+  }
   // Frozen parameters of the root have no gradients to reduce. They are released when the gradients of any unit are
   // reduced.
   for (const flatParameters of flatUnits.flatMap(({ parts }) => parts)) {
@@ -234,6 +238,22 @@ function addGatherHooks(model: Module, flatUnits: readonly FlatUnit[]): void {
       return mapTensors(output, (x) => attachBackwardHook(x, () => gatherUnit(units[i - 1])));
     });
   }
+}
+
+/**
+ * Returns the modules whose forward gathers the root unit: the model, the units, the modules with a forward that
+ * contain units, and the outermost ones of those that contain none. Modules within these are left out, because a module
+ * with hooks is excluded from fused operations.
+ */
+function listRootModules(model: Module, units: ReadonlySet<Module>): ReadonlySet<Module> {
+  const containsUnit = (module: Module): boolean =>
+    units.has(module) || module.children().some(([, child]) => containsUnit(child));
+  const listFrom = (module: Module): Module[] => {
+    const ownModules = isModuleWithForward(module) ? [module] : [];
+    if (units.has(module) || (ownModules.length > 0 && module !== model && !containsUnit(module))) return ownModules;
+    return [...ownModules, ...module.children().flatMap(([, child]) => listFrom(child))];
+  };
+  return new Set(listFrom(model));
 }
 
 function asyncUnitError(module: Module): MosaicError {
@@ -307,14 +327,16 @@ function isPlainObject(value: object): boolean {
 export function summonFullParameters<T>(model: Module, body: () => T): T {
   checkModule("summonFullParameters: model", model);
   checkFunction("summonFullParameters: body", body);
-  const units = listUnits(model.parameters()).filter((unit) => !unit.isGathered);
-  for (const unit of units) unit.startGather();
+  const units = listUnits(model.parameters());
+  const releasedUnits = units.filter((unit) => !unit.isGathered);
+  for (const unit of releasedUnits) unit.startGather();
+  // Also of gathered units: their all-gather may only have been posted, before a forward that did not follow.
   for (const unit of units) unit.gather();
   try {
     const result = noGrad(body);
-    for (const unit of listUnits(model.parameters())) unit.writeBack();
+    for (const unit of units) unit.writeBack();
     return result;
   } finally {
-    for (const unit of units) unit.release();
+    for (const unit of releasedUnits) unit.release();
   }
 }
