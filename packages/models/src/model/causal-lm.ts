@@ -143,7 +143,10 @@ export class CausalLM extends Module {
    * Continues a text, one token at a time: `for await (const { text } of model.generate({ prompt }))`. Options are
    * checked at the call. Collective: every rank makes the same call, iterates to the end, and receives the same tokens.
    * The prompt is processed by the model's backend, and each new token attends to the keys and values that the ranks
-   * have cached.
+   * have cached. After stage 3 of `fullyShard`, each step gathers the parameters of all layers, one after another.
+   *
+   * Runs the forward of `decoder` and `head`, with their hooks and those of the modules within them. `forward` of the
+   * model itself is not called, so that its own hooks do not run: it would compute the logits of the whole prompt.
    *
    * @throws OptionError for invalid options, a text that exceeds the model's length, or texts without a tokenizer;
    * OutOfMemoryError for a full cache; FileError for a field of generation_config.json that changes the text in
@@ -157,7 +160,7 @@ export class CausalLM extends Module {
   /**
    * Saves the model as a folder that transformers can load: config.json, the weights in safetensors, and copies of the
    * tokenizer's files and generation_config.json, if the folder from which the model was loaded has them. Collective:
-   * rank 0 writes, and the others wait for it.
+   * rank 0 writes, and the others wait for it. Parameters that `fullyShard` has sharded are gathered unit by unit.
    *
    * @throws OptionError for an invalid path, or if ranks pass different paths; a FileError or the system's error on rank 0 if a file cannot be written, a
    * MosaicError on the other ranks.

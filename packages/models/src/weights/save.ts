@@ -3,18 +3,18 @@ import { join, resolve } from "node:path";
 import {
   allGatherObject,
   defineOptions,
+  type DType,
   dtypeBytes,
   expectValue,
+  type HostTensor,
   type Module,
-  noGrad,
   numel,
   option,
   type OptionsOf,
   runOnAllRanks,
   StateDictError,
-  type Tensor,
 } from "@mosaic/core";
-import { checkSamePath, writeSafetensors } from "@mosaic/nn";
+import { checkSamePath, readStateDict, writeSafetensors } from "@mosaic/nn";
 import { editJson } from "../config/json-text.ts";
 import type { CachedModel } from "../generate/generation-cache.ts";
 import { type Weight, listWeights } from "./names.ts";
@@ -40,10 +40,7 @@ export interface ModelSource {
 }
 
 /** The model to save. */
-export interface SavedModel extends CachedModel {
-  readonly source: ModelSource;
-  namedParameters(): ReturnType<Module["namedParameters"]>;
-}
+export type SavedModel = CachedModel & Module & { readonly source: ModelSource };
 
 /** Writes a model as a Hugging Face folder on rank 0 while the others wait; see `CausalLM.save`. */
 export async function saveModel(model: SavedModel, folder: string, options?: SaveModelOptions): Promise<void> {
@@ -51,43 +48,64 @@ export async function saveModel(model: SavedModel, folder: string, options?: Sav
   expectValue("saveModel: folder", isValidPath, "the path of a folder", folder);
   const { maxShardBytes } = saveModelOptions.parse(options);
   const { ctx } = model;
+  const files = nameFiles(splitIntoFiles(listSavedWeights(model), maxShardBytes));
   checkSamePath("saveModel: folder", await allGatherObject(ctx, folder, { label: "saveModel" }));
-  const weights = listSavedTensors(model);
-  try {
-    await runOnAllRanks(ctx, "saveModel", async () => {
-      if (ctx.rank !== 0) return;
-      await writeFiles(model, folder);
-      await writeWeights(folder, weights, maxShardBytes);
+  await runOnAllRanks(ctx, "saveModel", () => writeFolder(model, folder, files));
+}
+
+/**
+ * Writes the folder on rank 0. Reading the parameters of a file is collective for a sharded model, so a rank that has
+ * failed reads them, too, before it throws its first error.
+ */
+async function writeFolder(model: SavedModel, folder: string, files: readonly WeightFile[]): Promise<void> {
+  let failure: unknown;
+  const tryStep = async (step: () => Promise<void>): Promise<void> => {
+    try {
+      await step();
+    } catch (error) {
+      failure ??= error;
+    }
+  };
+  const isWriter = (): boolean => model.ctx.rank === 0 && failure === undefined;
+  await tryStep(async () => {
+    if (isWriter()) await writeFiles(model, folder);
+  });
+  for (const file of files) {
+    await tryStep(async () => {
+      const parameters = await readParameters(model, file);
+      if (isWriter()) await writeWeights(join(folder, file.name), file.weights, parameters);
     });
-  } finally {
-    for (const { tensor } of weights) tensor.dispose();
   }
+  await tryStep(async () => {
+    if (isWriter()) await writeIndex(folder, files);
+  });
+  if (failure !== undefined) throw failure;
 }
 
-interface SavedTensor {
+/** A weight, and the dtype in which it is saved. */
+interface SavedWeight extends Weight {
+  readonly dtype: DType;
+}
+
+/** A file of weights. */
+interface WeightFile {
   readonly name: string;
-  readonly tensor: Tensor;
+  readonly weights: readonly SavedWeight[];
 }
 
-/** Lists the weights with Hugging Face's names, as views of the parameters. */
-function listSavedTensors(model: SavedModel): SavedTensor[] {
+/** Lists the weights with Hugging Face's names, which are rows of the parameters. */
+function listSavedWeights(model: SavedModel): readonly SavedWeight[] {
   const parameters = new Map(model.namedParameters());
-  const weights = listWeights(model.config);
-  const missingWeight = weights.find(({ parameter }) => !parameters.has(parameter));
-  if (missingWeight) {
+  return listWeights(model.config).map((weight) => {
+    const parameter = parameters.get(weight.parameter);
+    if (parameter) return { ...weight, dtype: parameter.dtype };
     throw new StateDictError({
       where: "saveModel",
-      expected: `a parameter "${missingWeight.parameter}"`,
+      expected: `a parameter "${weight.parameter}"`,
       received: "none, because a layer of the model was replaced",
       remedy: "save before addLoRA, or restore the merged layers",
     });
-  }
-  return noGrad(() =>
-    weights.map(({ name, parameter, row, shape }: Weight) => ({
-      name,
-      tensor: parameters.get(parameter)!.slice(0, row, row + shape[0]!),
-    })),
-  );
+  });
 }
 
 async function writeFiles({ source, settings }: SavedModel, folder: string): Promise<void> {
@@ -99,26 +117,36 @@ async function writeFiles({ source, settings }: SavedModel, folder: string): Pro
   for (const name of files) await copyFile(join(sourceFolder, name), join(folder, name));
 }
 
-async function writeWeights(folder: string, weights: readonly SavedTensor[], maxShardBytes: number): Promise<void> {
-  const shards = splitIntoShards(weights, maxShardBytes);
-  const formatNumber = (value: number): string => String(value).padStart(5, "0");
-  const fileNames = shards.map((_, i) =>
-    shards.length === 1
-      ? SINGLE_FILE_NAME
-      : `model-${formatNumber(i + 1)}-of-${formatNumber(shards.length)}.safetensors`,
-  );
-  for (const [i, shard] of shards.entries()) {
-    const tensors = new Map(shard.map(({ name, tensor }) => [name, tensor]));
-    // Transformers rejects files without the metadata "format".
-    await writeSafetensors(join(folder, fileNames[i]!), tensors, { format: "pt" });
-  }
+/** Copies the parameters of a file to the host of rank 0. */
+function readParameters(model: SavedModel, { weights }: WeightFile): Promise<Map<string, HostTensor>> {
+  const names = [...new Set(weights.map(({ parameter }) => parameter))];
+  return readStateDict(model.ctx, model, { names, rank0Only: true });
+}
+
+/** Writes one file of weights from the values of their parameters. */
+async function writeWeights(
+  path: string,
+  weights: readonly SavedWeight[],
+  parameters: ReadonlyMap<string, HostTensor>,
+): Promise<void> {
+  const tensors = weights.map(({ name, parameter, row, shape }): [string, HostTensor] => {
+    const { dtype, values } = parameters.get(parameter)!;
+    const start = row * numel(shape.slice(1));
+    return [name, { dtype, shape, values: values.subarray(start, start + numel(shape)) }];
+  });
+  // Transformers rejects files without the metadata "format".
+  await writeSafetensors(path, new Map(tensors), { format: "pt" });
+}
+
+/** Writes the index of several files, and removes the files of an earlier save that have precedence over them. */
+async function writeIndex(folder: string, files: readonly WeightFile[]): Promise<void> {
   const index = join(folder, INDEX_FILE_NAME);
-  if (shards.length === 1) {
+  if (files.length === 1) {
     await rm(index, { force: true });
     return;
   }
-  const weightMap = Object.fromEntries(shards.flatMap((shard, i) => shard.map(({ name }) => [name, fileNames[i]])));
-  const totalBytes = weights.reduce((sum, { tensor }) => sum + countBytes(tensor), 0);
+  const weightMap = Object.fromEntries(files.flatMap((file) => file.weights.map(({ name }) => [name, file.name])));
+  const totalBytes = files.flatMap(({ weights }) => weights).reduce((sum, weight) => sum + countBytes(weight), 0);
   await writeFile(
     index,
     `${JSON.stringify({ metadata: { total_size: totalBytes }, weight_map: weightMap }, null, 2)}\n`,
@@ -127,20 +155,29 @@ async function writeWeights(folder: string, weights: readonly SavedTensor[], max
   await rm(join(folder, SINGLE_FILE_NAME), { force: true });
 }
 
-const countBytes = ({ shape, dtype }: Tensor): number => numel(shape) * dtypeBytes[dtype];
+const countBytes = ({ shape, dtype }: SavedWeight): number => numel(shape) * dtypeBytes[dtype];
 
-/** Splits the weights into shards of consecutive weights, as many as fit. A weight that is larger has its own shard. */
-function splitIntoShards(weights: readonly SavedTensor[], maxShardBytes: number): readonly SavedTensor[][] {
-  const shards: SavedTensor[][] = [];
+/** Splits the weights into files of consecutive weights, as many as fit. A weight that is larger has its own file. */
+function splitIntoFiles(weights: readonly SavedWeight[], maxShardBytes: number): readonly SavedWeight[][] {
+  const files: SavedWeight[][] = [];
   let remainingBytes = 0;
   for (const weight of weights) {
-    const bytes = countBytes(weight.tensor);
-    if (bytes > remainingBytes || shards.length === 0) {
-      shards.push([]);
+    const bytes = countBytes(weight);
+    if (bytes > remainingBytes || files.length === 0) {
+      files.push([]);
       remainingBytes = maxShardBytes;
     }
-    shards.at(-1)!.push(weight);
+    files.at(-1)!.push(weight);
     remainingBytes -= bytes;
   }
-  return shards;
+  return files;
+}
+
+function nameFiles(files: readonly (readonly SavedWeight[])[]): readonly WeightFile[] {
+  const formatNumber = (value: number): string => String(value).padStart(5, "0");
+  const isSingle = files.length === 1;
+  return files.map((weights, i) => ({
+    name: isSingle ? SINGLE_FILE_NAME : `model-${formatNumber(i + 1)}-of-${formatNumber(files.length)}.safetensors`,
+    weights,
+  }));
 }
