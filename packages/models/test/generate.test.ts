@@ -251,3 +251,20 @@ test("a generation leaves nothing allocated on the device", async () => {
     expect(allocated[2]).toBe(allocated[1]);
   });
 });
+
+test("generate runs the hooks of decoder and head once per step, and not those of the model itself", async () => {
+  await using folder = await writeTextModel();
+  await onRanks(oneRank, async (ctx) => {
+    using model = await loadModel(ctx, folder.path);
+    const events: string[] = [];
+    for (const [name, module] of Object.entries({ model, decoder: model.decoder, head: model.head })) {
+      module.registerForwardPreHook(() => void events.push(`before ${name}`));
+      module.registerForwardHook(() => void events.push(`after ${name}`));
+    }
+    let count = 0;
+    for await (const _ of model.generate({ tokens: [5, 6], maxNewTokens: 2, eosTokenIds: [] })) count++;
+    expect(count).toBe(2);
+    const step = ["before decoder", "after decoder", "before head", "after head"];
+    expect(events).toEqual([...step, ...step]);
+  });
+});

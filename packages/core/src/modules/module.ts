@@ -69,7 +69,8 @@ export abstract class Module implements Disposable {
 
   /**
    * Runs `hook` before every call of `forward`, within its scope and after previously registered hooks, as PyTorch's
-   * `register_forward_pre_hook`.
+   * `register_forward_pre_hook`. Other methods do not run it, even if they compute the same: `CausalLM.generate` of
+   * @mosaic/models calls only the forwards of submodules, so that only their hooks run.
    *
    * @example
    * ```ts
@@ -90,7 +91,10 @@ export abstract class Module implements Disposable {
     this.#forwardPreHooks.push(hook);
   }
 
-  /** Runs `hook` on the result of every call of `forward`, within its scope, as PyTorch's `register_forward_hook`. */
+  /**
+   * Runs `hook` on the result of every call of `forward`, within its scope, as PyTorch's `register_forward_hook`. Other
+   * methods do not run it, as described at `registerForwardPreHook`.
+   */
   registerForwardHook(hook: ForwardHook): void {
     checkFunction(`${className(this)}.registerForwardHook`, hook);
     this.#forwardHooks.push(hook);
