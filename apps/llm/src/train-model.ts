@@ -51,11 +51,11 @@ export function createSchedule({ task, steps }: Pick<TrainSettings, "task" | "st
 }
 
 /** Computes the loss of a batch, which is the same on every rank and mesh. */
-export function computeBatchLoss(ctx: Context, { decoder }: CausalLM, batch: TrainingBatch): Tensor {
+export function computeBatchLoss(ctx: Context, { decoder, head }: CausalLM, batch: TrainingBatch): Tensor {
   const { tokens, labels, mask, placement, length } = batch;
   return scope(() => {
     const hidden = decoder.forward(tokens, { mask, placement, sequenceLength: length });
-    return linearCrossEntropy(ctx, hidden, { weight: decoder.embedding.weight }, labels);
+    return linearCrossEntropy(ctx, hidden, head, labels);
   });
 }
 
@@ -70,7 +70,7 @@ class Training implements Disposable {
     const { out, backend, dp, zero, learningRate: lr } = settings;
     this.#ctx = ctx;
     this.model = createModel(ctx, out, backend);
-    if (dp > 1 && zero > 0) fullyShard(ctx, this.model.decoder, { stage: zero as 1 | 2 | 3 });
+    if (dp > 1 && zero > 0) fullyShard(ctx, this.model, { stage: zero as 1 | 2 | 3 });
     const schedule = createSchedule(settings);
     const parameterOverrides = (_: string, { rank }: Tensor) => (rank < 2 ? { weightDecay: 0 } : {});
     this.optimizer = new AdamW(this.model, {
@@ -160,10 +160,7 @@ export async function trainModel(
     if (step % checkpointEvery === 0 || share >= 1) await save();
     onProgress({ ...point, share });
   }
-  // A complete copy, because the model in training may be sharded.
-  using savedModel = createModel(ctx, out, settings.backend);
-  await loadCheckpoint(ctx, paths.checkpoint, { model: savedModel });
-  await savedModel.save(out);
+  await model.save(out);
   return optimizer.steps;
 }
 
