@@ -1,3 +1,4 @@
+import { perturbContext } from "@mosaic/conformance";
 import { PeerLostError, type ProcessGroup } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { world } from "../src/index.ts";
@@ -26,6 +27,16 @@ test("split makes groups of one color in rank order, and groups can be split aga
     ["half/1", 2, 4],
     ["half/1", 3, 5],
   ]);
+});
+
+test("every group has the timeout of its world", async () => {
+  await using ranks = await openRanks(2, { timeout: 7.5, mesh: { dp: 2, sp: 1 } });
+  const halves = await Promise.all(ranks.groups.map((group) => group.split(group.rank, "half")));
+  for (const [rank, ctx] of ranks.contexts.entries()) {
+    const perturbed = perturbContext(ctx, { completion: "soon", seed: 0 });
+    const groups = [ctx.world, ctx.mesh.group("dp"), halves[rank]!, perturbed.world];
+    expect(groups.map(({ timeout }) => timeout)).toEqual([7.5, 7.5, 7.5, 7.5]);
+  }
 });
 
 test("a split for which a rank exited without calling it fails, long before the timeout", async () => {

@@ -69,6 +69,9 @@ export class PerturbedGroup implements ProcessGroup {
   get ranks(): readonly number[] {
     return this.#group.ranks;
   }
+  get timeout(): number {
+    return this.#group.timeout;
+  }
   get device(): Device {
     return this.#group.device;
   }

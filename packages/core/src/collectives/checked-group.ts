@@ -85,6 +85,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   abstract readonly rank: number;
   abstract readonly ranks: readonly number[];
   abstract readonly device: Device;
+  abstract readonly timeout: number;
   declare readonly hosts?: readonly number[];
 
   get size(): number {

@@ -109,6 +109,8 @@ export interface ProcessGroup extends AsyncDisposable {
   readonly ranks: readonly number[];
   /** The host of each member, by rank in the group. Members on the same host have equal numbers. Absent if unknown. */
   readonly hosts?: readonly number[];
+  /** Seconds that a collective may take before it fails with CollectiveTimeoutError. Infinity: there is no limit. */
+  readonly timeout: number;
   readonly device: Device;
   /** Posts all sends and receives as one batch. Their order matters only between the same two ranks. */
   sendRecv(transfers: readonly Transfer[], options?: CollectiveOptions): Work;

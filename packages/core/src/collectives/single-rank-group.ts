@@ -38,6 +38,8 @@ class SingleRankGroup extends CheckedGroup {
   readonly device: Device;
   readonly rank = 0;
   readonly ranks: readonly number[] = [0];
+  /** Operations of a single rank wait for no other rank. */
+  readonly timeout = Infinity;
   #closed = false;
 
   constructor(name: string, device: Device) {

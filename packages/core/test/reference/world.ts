@@ -79,6 +79,7 @@ class ReferenceGroup implements ProcessGroup {
   readonly rank: number;
   readonly ranks: readonly number[];
   readonly hosts?: readonly number[];
+  readonly timeout = Infinity;
   readonly device: ReferenceDevice;
   readonly #rendezvous: Rendezvous;
   readonly #exchangeColors: (color: number, call: number) => Promise<number[]>;

@@ -43,6 +43,8 @@ export class SymbolicGroup extends CheckedGroup {
   readonly device: SymbolicDevice;
   readonly rank: number;
   declare readonly hosts?: readonly number[];
+  /** Nothing is transferred, so nothing times out. */
+  readonly timeout = Infinity;
   readonly info: GroupInfo;
   #numCalls = 0;
   #bytesSent = 0;

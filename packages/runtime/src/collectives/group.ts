@@ -47,6 +47,10 @@ export class NativeGroup extends CheckedGroup {
     return new NativeGroup(nativeRank, { name: "world", index: 0, rank, ranks, hosts: nativeRank.hosts });
   }
 
+  get timeout(): number {
+    return this.#nativeRank.timeout;
+  }
+
   get device(): Device {
     return this.#nativeRank.device;
   }

@@ -53,6 +53,7 @@ type RankOptions = Omit<OpenOptions, "transport">;
 
 interface NativeRankFields {
   readonly device: Device;
+  readonly timeout: number;
   readonly engine: EngineHandle;
   /** Ends the rank's use of the native device. */
   readonly releaseDevice: () => void;
@@ -70,6 +71,8 @@ const openRanks = new Set<NativeRank>();
 /** One rank of a job, with the engine to which all of its groups post. Keeps operands alive while they are in use. */
 export class NativeRank {
   readonly device: Device;
+  /** Seconds that a collective may take. */
+  readonly timeout: number;
   /** Host number of each rank, as received in the rendezvous. */
   readonly hosts: readonly number[];
   readonly #engine: EngineHandle;
@@ -79,8 +82,9 @@ export class NativeRank {
   readonly #lastReportAtOpen: number;
   #closePromise: Promise<void> | undefined;
 
-  private constructor({ device, engine, releaseDevice, hosts = [], lastReportAtOpen }: NativeRankFields) {
+  private constructor({ device, timeout, engine, releaseDevice, hosts = [], lastReportAtOpen }: NativeRankFields) {
     this.device = device;
+    this.timeout = timeout;
     this.hosts = hosts;
     this.#engine = engine;
     this.#releaseDevice = releaseDevice;
@@ -92,6 +96,7 @@ export class NativeRank {
   static async open(device: Device, openTransport: () => number, options: RankOptions): Promise<NativeRank> {
     let engine: EngineHandle | undefined;
     const lastReportAtOpen = lastMismatchReport();
+    const { timeoutSeconds: timeout } = options;
     const releaseDevice = retainDevice(device);
     try {
       await completions.expect(undefined, (completion) => {
@@ -99,9 +104,9 @@ export class NativeRank {
         engine = callNative((addon) => addon.open({ ...options, transport: openTransport() }, completion));
       });
       const hosts = callNative((addon) => addon.hosts(engine!));
-      return new NativeRank({ device, engine: engine!, releaseDevice, hosts, lastReportAtOpen });
+      return new NativeRank({ device, timeout, engine: engine!, releaseDevice, hosts, lastReportAtOpen });
     } catch (error) {
-      if (engine) await new NativeRank({ device, engine, releaseDevice, lastReportAtOpen }).close();
+      if (engine) await new NativeRank({ device, timeout, engine, releaseDevice, lastReportAtOpen }).close();
       else releaseDevice();
       throw error;
     }
