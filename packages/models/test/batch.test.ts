@@ -1,3 +1,4 @@
+import { setTimeout } from "node:timers/promises";
 import { describe, expect, test } from "vitest";
 import {
   type BatchResult,
@@ -227,6 +228,30 @@ describe("BatchScheduler", () => {
       }
       await running;
     });
+  });
+
+  test("waits for texts for longer than the timeout of collectives", async () => {
+    await using folder = await writeFolder(models.llama3!);
+    const timeout = 3;
+    await onRanks(
+      ring2!,
+      async (ctx) => {
+        using model = await loadModel(ctx, folder.path, loadOptions(ring2!));
+        using scheduler = new BatchScheduler(model, { maxTokens: 512 });
+        const running = scheduler.run();
+        if (ctx.rank === 0) {
+          // A failure of the scheduler ends the wait.
+          await Promise.race([running, setTimeout(1500 * timeout)]);
+          const ids: number[] = [];
+          const call = { tokens: slicePrompt(0, 3), maxNewTokens: 2, eosTokenIds: [] };
+          for await (const { token } of scheduler.generate(call)) ids.push(token);
+          expect(ids).toHaveLength(2);
+          scheduler.stop();
+        }
+        await running;
+      },
+      { timeout },
+    );
   });
 
   test("ends all texts with an error when a rank is lost", async () => {

@@ -9,10 +9,10 @@ import {
 import { TokenStream } from "./token-stream.ts";
 
 /**
- * Without texts, rank 0 sends an empty message at this interval, so that the broadcast on which the other ranks wait
- * does not time out.
+ * Without texts, rank 0 sends an empty message at this interval, or at a third of the timeout of collectives if that is
+ * shorter, so that the broadcast on which the other ranks wait does not time out.
  */
-const KEEPALIVE_INTERVAL_MS = 10_000;
+const MAX_KEEPALIVE_INTERVAL_MS = 10_000;
 
 /** Changes of the batch before a step, the same on all ranks. */
 interface BatchChanges {
@@ -177,8 +177,9 @@ export class BatchScheduler implements Disposable {
   /** Resolves when there is something to compute or to change, or when the keep-alive interval has passed. */
   async #waitForWork(): Promise<void> {
     if (this.#batch.size > 0 || this.#waitingRequests.length > 0 || this.#isStopping) return;
+    const intervalMs = Math.min(MAX_KEEPALIVE_INTERVAL_MS, (this.#model.ctx.world.timeout * 1000) / 3);
     await new Promise<void>((resolve) => {
-      const timer = setTimeout(resolve, KEEPALIVE_INTERVAL_MS);
+      const timer = setTimeout(resolve, intervalMs);
       this.#wake = () => {
         clearTimeout(timer);
         resolve();

@@ -34,9 +34,13 @@ export const arrangements: readonly Arrangement[] = [
  * Runs `body` on every rank of an arrangement, and returns the results. The short timeout turns a missing message into
  * an error.
  */
-export async function onRanks<T>({ mesh }: Arrangement, body: (ctx: Context) => Promise<T>): Promise<T[]> {
+export async function onRanks<T>(
+  { mesh }: Arrangement,
+  body: (ctx: Context) => Promise<T>,
+  { timeout = 20 }: { readonly timeout?: number } = {},
+): Promise<T[]> {
   const ranks = Object.values(mesh).reduce((product, length) => product * length, 1);
-  const contexts = await world(ranks, { mesh, device: (rank) => cpu({ threads: 1, index: rank }), timeout: 20 });
+  const contexts = await world(ranks, { mesh, device: (rank) => cpu({ threads: 1, index: rank }), timeout });
   try {
     return await Promise.all(contexts.map(body));
   } finally {
