@@ -1,6 +1,6 @@
 import { once } from "node:events";
-import { mkdtempSync, rmSync } from "node:fs";
-import { connect, type Socket } from "node:net";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { connect, Server, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
@@ -169,6 +169,36 @@ describe("a server on two ranks", () => {
     for (const socket of sockets) socket.destroy();
     await expect(fetch(server.url)).rejects.toThrow(/fetch failed/);
   });
+});
+
+test("a server whose socket for the ranks cannot be created releases its port and its directory", async () => {
+  const [servedFolder, directory] = [join(folder, "socketless"), join(folder, "tmp")];
+  await writeServedFolder(servedFolder);
+  mkdirSync(directory);
+  vi.stubEnv("TMPDIR", directory);
+  const settings = parseServeSettings(["--model", servedFolder, "--port", "0"]);
+  const serveOptions = { entry: new URL("file:///none"), page: new URL("../page/chat.html", import.meta.url) };
+  // Simulates a file system without sockets.
+  const { listen } = Server.prototype;
+  const listenSpy = vi.spyOn(Server.prototype, "listen").mockImplementation(function (
+    this: Server,
+    ...args: unknown[]
+  ) {
+    if (typeof args[0] === "string") return Reflect.apply(listen, this, [join(directory, "missing", "socket")]);
+    return Reflect.apply(listen, this, args);
+  });
+  try {
+    await expect(serve(settings, serveOptions)).rejects.toThrow(
+      /TMPDIR: expected a directory in which a socket can be created, received .*: listen E/,
+    );
+    const servers = listenSpy.mock.contexts as readonly Server[];
+    expect(servers.map(({ listening }) => listening)).toEqual([false, false]);
+    expect(readdirSync(directory)).toEqual([]);
+  } finally {
+    for (const each of listenSpy.mock.contexts as readonly Server[]) each.close();
+    listenSpy.mockRestore();
+    vi.unstubAllEnvs();
+  }
 });
 
 test("a folder without a model, an unusable TMPDIR, a port above 65535 and the backend local are usage errors", async () => {

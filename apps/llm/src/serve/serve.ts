@@ -60,15 +60,15 @@ export async function serve(settings: ServeSettings, options: ServeOptions): Pro
   const httpServer = createHttpServer({ engine, model, page, rules });
   const directory = createSocketDirectory();
   const socketPath = join(directory, "socket");
+  const rankServer = createRankServer(engine, options.onReady ?? (() => {}));
   try {
     await listen(httpServer, host, port);
+    await listenOnSocket(rankServer, socketPath);
   } catch (error) {
+    await closeAtOnce(httpServer);
     rmSync(directory, { recursive: true });
     throw error;
   }
-  const rankServer = createRankServer(engine, options.onReady ?? (() => {}));
-  rankServer.listen(socketPath);
-  await once(rankServer, "listening");
   let httpClosePromise: Promise<void> | undefined;
   const closeHttp = (): Promise<void> => {
     httpClosePromise ??= new Promise((resolve) => httpServer.close(() => resolve()));
@@ -143,6 +143,26 @@ async function listen(httpServer: HttpServer, host: string, port: number): Promi
     const reason = code === "EADDRINUSE" ? "the port is in use; pass a different one" : message;
     throw new UsageError(`--port: cannot listen on ${host}:${port}: ${reason}`, { cause: error });
   }
+}
+
+async function listenOnSocket(rankServer: Server, path: string): Promise<void> {
+  rankServer.listen(path);
+  try {
+    await once(rankServer, "listening");
+  } catch (error) {
+    const { message } = error as NodeJS.ErrnoException;
+    throw new UsageError(
+      `environment variable TMPDIR: expected a directory in which a socket can be created, received ${tmpdir()}: ${message}`,
+      { cause: error },
+    );
+  }
+}
+
+/** Closes a server and its connections. Resolves at once if it does not listen. */
+async function closeAtOnce(httpServer: HttpServer): Promise<void> {
+  const closePromise = new Promise((resolve) => httpServer.close(resolve));
+  httpServer.closeAllConnections();
+  await closePromise;
 }
 
 /** Creates the server to which rank 0 connects after each start. */
