@@ -1,6 +1,8 @@
 import fc from "fast-check";
 import { describe, expect, test } from "vitest";
+import { selectKthLargest, sortDescending } from "../src/generate/float-order.ts";
 import { type SamplingSettings, sampleToken } from "../src/generate/sampling.ts";
+import { sampleBySorting } from "./reference/sorted-sampling.ts";
 
 const createSettings = (samplingSettings: Partial<SamplingSettings>): SamplingSettings => ({
   doSample: true,
@@ -117,6 +119,121 @@ describe("sampleToken", () => {
       ),
     );
   });
+});
+
+describe("sampleToken returns the same token and probability as a sort of all weights", () => {
+  const float = fc.float({ noNaN: true, noDefaultInfinity: true });
+  const logitArbitraries = {
+    "with ties": fc.integer({ min: -3, max: 3 }),
+    "with -Infinity, -0 and very small weights": fc.oneof(
+      fc.constantFrom(-Infinity, 0, -0, -700, -740, -745),
+      fc.float({ min: -760, max: 5, noNaN: true }),
+    ),
+    "of the size of a model's": fc.float({ min: -20, max: 20, noNaN: true }),
+    "of any size": float,
+  };
+  const settingsArbitrary = fc.record({
+    doSample: fc.constant(true),
+    temperature: fc.oneof(
+      fc.double({ min: 0.1, max: 3, noNaN: true }),
+      fc.constantFrom(1, 1e-300, 1e-3, 1e9, 1e12, 1e16, 1e300),
+    ),
+    topK: fc.oneof(fc.constant(0), fc.nat(130), fc.nat(4), fc.nat(1200)),
+    topP: fc.oneof(
+      fc.constant(1),
+      fc.double({ min: 0, max: 1, noNaN: true }),
+      fc.constantFrom(Number.MIN_VALUE, 1e-9, 0.25, 0.5, 0.75, 1 - 2 ** -53),
+    ),
+    minP: fc.oneof(
+      fc.constant(0),
+      fc.double({ min: 0, max: 1, noNaN: true }),
+      fc.constantFrom(Number.MIN_VALUE, 1e-310),
+    ),
+    repetitionPenalty: fc.constantFrom(0.5, 1, 1.3),
+  });
+  const uniform = fc.double({ min: 0, max: 1, maxExcluded: true, noNaN: true });
+
+  test.each(Object.entries(logitArbitraries))("for logits %s", (_, logit) => {
+    // Repetitions are ties, and make some arrays long enough to be sorted by radix.
+    const values = fc.tuple(logit, fc.array<number>(logit, { maxLength: 120 }), fc.constantFrom(1, 1, 9));
+    const previousTokens = fc.array(fc.nat(5), { maxLength: 3 });
+    fc.assert(
+      fc.property(
+        values,
+        previousTokens,
+        settingsArbitrary,
+        uniform,
+        ([first, rest, repetitions], previous, settings, number) => {
+          const copies = Array.from({ length: repetitions }, () => rest);
+          const all = Float32Array.of(first === -Infinity ? 0 : first, ...copies.flat());
+          const previousOnes = previous.filter((token) => token < all.length);
+          const expected = sampleBySorting(all.slice(), previousOnes, settings, number);
+          fc.pre(Number.isFinite(expected.logProbability));
+          expect(sampleToken(all.slice(), previousOnes, settings, number)).toEqual(expected);
+        },
+      ),
+      { numRuns: 3000 },
+    );
+  });
+
+  test("for a large vocabulary", () => {
+    const numTokens = 8000;
+    const generateLogits = (seed: number): Float32Array => {
+      let state = seed;
+      return Float32Array.from({ length: numTokens }, () => {
+        state = (Math.imul(state, 1_664_525) + 1_013_904_223) >>> 0;
+        return 4 * Math.log(1e-6 + state / 2 ** 32);
+      });
+    };
+    for (const samplingSettings of [{}, { topK: 50 }, { topK: 7999, topP: 0.7 }, { topP: 0.9 }, { minP: 0.01 }]) {
+      for (let step = 0; step < 6; step++) {
+        const all = createSettings({ temperature: 0.9, ...samplingSettings });
+        const number = (step + 0.5) / 6;
+        const expected = sampleBySorting(generateLogits(step), [], all, number);
+        expect(sampleToken(generateLogits(step), [], all, number)).toEqual(expected);
+      }
+    }
+  });
+});
+
+test("values are sorted and selected in the order of float32, by radix and by comparisons", () => {
+  const anyFloat = fc.oneof(fc.float({ noNaN: true }), fc.constantFrom(0, -0, Infinity, -Infinity), fc.nat(3));
+  fc.assert(
+    fc.property(
+      fc.array(anyFloat, { minLength: 1, maxLength: 60 }),
+      fc.constantFrom(1, 20),
+      fc.nat(),
+      (some, n, number) => {
+        const values = Float32Array.from(Array.from({ length: n }, () => some).flat());
+        // Subarrays, such as the logits of one text of a batch.
+        const subarray = new Float32Array([Number.NaN, ...values]).subarray(1);
+        const sorted = values.toSorted().reverse();
+        expect(sortDescending(subarray)).toEqual(sorted);
+        const index = number % values.length;
+        expect(selectKthLargest(subarray, index + 1)).toBe(sorted[index]);
+        expect(subarray).toEqual(values);
+      },
+    ),
+    { numRuns: 300 },
+  );
+});
+
+test("sampleToken takes less than half the time of a sort of the vocabulary", () => {
+  const numTokens = 128_256;
+  const vocabularyLogits = Float32Array.from({ length: numTokens }, (_, i) => 4 * Math.sin(i * i));
+  const measureBest = (body: () => unknown): number => {
+    const times = Array.from({ length: 12 }, () => {
+      const start = performance.now();
+      body();
+      return performance.now() - start;
+    });
+    return Math.min(...times);
+  };
+  const sortTime = measureBest(() => Float64Array.from(vocabularyLogits).sort());
+  for (const samplingSettings of [{ topK: 50 }, { topK: 50, topP: 0.9 }, { minP: 0.1 }]) {
+    const all = createSettings(samplingSettings);
+    expect(measureBest(() => sampleToken(vocabularyLogits.slice(), [], all, 0.5))).toBeLessThan(sortTime / 2);
+  }
 });
 
 test("greedy decoding takes the first of the largest logits after the repetition penalty", () => {

@@ -1,4 +1,5 @@
 import { MosaicError } from "@mosaic/core";
+import { selectKthLargest, sortDescending } from "./float-order.ts";
 
 /** Settings for choosing a token. */
 export interface SamplingSettings {
@@ -34,16 +35,42 @@ export function sampleToken(
   settings: SamplingSettings,
   uniform: number,
 ): SampledToken {
-  const { doSample, temperature, topK, topP, minP, repetitionPenalty } = settings;
+  const { doSample, temperature, repetitionPenalty } = settings;
   penalizeRepetition(logits, previousTokens, repetitionPenalty);
   const bestToken = argmax(logits);
-  if (!doSample) return { token: bestToken, logProbability: -Math.log(sumWeights(logits, logits[bestToken]!, 1)) };
-  const weights = Float64Array.from(logits, (logit) => Math.exp((logit - logits[bestToken]!) / temperature));
-  if (topK > 0 && topK < weights.length) keepTopK(weights, topK);
-  if (topP < 1) keepTopP(weights, topP);
-  // The largest weight is 1.
-  if (minP > 0) for (let i = 0; i < weights.length; i++) if (weights[i]! < minP) weights[i] = 0;
-  return drawToken(weights, uniform);
+  const maxLogit = logits[bestToken]!;
+  if (!doSample) return { token: bestToken, logProbability: -Math.log(sumWeights(logits, maxLogit)) };
+  const distribution: Distribution = { logits, maxLogit, temperature };
+  return drawToken(selectCandidates(distribution, settings), uniform);
+}
+
+/** The distribution of all tokens: a logit has the weight exp((logit − maxLogit) / temperature), its probability · Z. */
+interface Distribution {
+  readonly logits: Float32Array;
+  readonly maxLogit: number;
+  readonly temperature: number;
+}
+
+/** The tokens that may be chosen, in ascending order, and their weights, which are above 0. */
+interface Candidates {
+  readonly tokens: Uint32Array;
+  readonly weights: Float64Array;
+}
+
+/** The smallest weight of a selection. Only the first `numTies` tokens of this weight belong to it. */
+interface WeightThreshold {
+  readonly weight: number;
+  readonly numTies: number;
+}
+
+function selectCandidates(distribution: Distribution, { topK, topP, minP }: SamplingSettings): Candidates {
+  const { logits } = distribution;
+  if (topK > 0 && topK < logits.length) {
+    const candidates = collectTopK(distribution, topK);
+    return keepMinP(topP < 1 ? keepTopP(candidates, topP) : candidates, minP);
+  }
+  if (topP < 1) return keepMinP(collectTopP(distribution, topP), minP);
+  return collectMinP(distribution, minP);
 }
 
 /** Divides the logits of tokens that occurred by the penalty if they are positive, otherwise multiplies them by it. */
@@ -78,45 +105,127 @@ function createLogitError(expected: string, logits: Float32Array, token: number)
   });
 }
 
-function sumWeights(logits: Float32Array, maxLogit: number, temperature: number): number {
+/** Weights below this value may be denormal. They are rounded to fewer bits. */
+const MIN_PRECISE_WEIGHT = 1e-300;
+
+/** Returns the sum of the weights of all tokens at temperature 1. */
+function sumWeights(logits: Float32Array, maxLogit: number): number {
   let sum = 0;
-  for (const logit of logits) sum += Math.exp((logit - maxLogit) / temperature);
+  for (let i = 0; i < logits.length; i++) sum += Math.exp(logits[i]! - maxLogit);
   return sum;
 }
 
-/** Sets all weights below the k-th largest to 0. Ties with it are kept, as in transformers. */
-function keepTopK(weights: Float64Array, topK: number): void {
-  const threshold = weights.toSorted()[weights.length - topK]!;
-  for (let i = 0; i < weights.length; i++) if (weights[i]! < threshold) weights[i] = 0;
+/** Collects the k most probable tokens. Ties with the k-th are kept, as in transformers. */
+function collectTopK(distribution: Distribution, topK: number): Candidates {
+  const thresholdLogit = selectKthLargest(distribution.logits, topK);
+  return collectDownTo(distribution, thresholdLogit, { numTies: Infinity });
+}
+
+/** Collects the tokens of `keepTopP` from all tokens. */
+function collectTopP(distribution: Distribution, topP: number): Candidates {
+  const { logits, maxLogit, temperature } = distribution;
+  const sortedLogits = sortDescending(logits);
+  const sortedWeights = new Float64Array(sortedLogits.length);
+  let sum = 0;
+  for (let i = 0; i < sortedLogits.length; i++) {
+    const weight = Math.exp((sortedLogits[i]! - maxLogit) / temperature);
+    // This weight and all later ones are too small to change the sum.
+    if (sum + weight === sum) break;
+    sum += weight;
+    sortedWeights[i] = weight;
+  }
+  const { count, numTies } = measureTopP(sortedWeights, topP);
+  return collectDownTo(distribution, sortedLogits[count - 1]!, { numTies });
+}
+
+/** Collects the tokens whose weight is at least minP, the largest weight being 1. */
+function collectMinP(distribution: Distribution, minP: number): Candidates {
+  // The margin exceeds the rounding errors of the logarithm and of the weights.
+  const minDifference = minP < MIN_PRECISE_WEIGHT ? -Infinity : distribution.temperature * (Math.log(minP) - 1e-9);
+  return collect(distribution, minDifference, (weight) => weight >= minP);
+}
+
+/** Collects the tokens down to a logit's weight, of which the first `numTies` tokens are kept. */
+function collectDownTo(
+  distribution: Distribution,
+  thresholdLogit: number,
+  { numTies }: Pick<WeightThreshold, "numTies">,
+): Candidates {
+  const { maxLogit, temperature } = distribution;
+  const difference = thresholdLogit - maxLogit;
+  const weight = Math.exp(difference / temperature);
+  // Smaller logits may have the same weight after rounding, but only within this margin.
+  const minDifference = weight < MIN_PRECISE_WEIGHT ? -Infinity : difference - 1e-12 * temperature;
+  return collect(distribution, minDifference, createFilter({ weight, numTies }));
 }
 
 /**
- * Sets a weight to 0 if the larger ones already add up to topP. Of equal weights, those with the larger ids are
- * dropped.
+ * Collects the tokens whose logit is at least maxLogit + `minDifference`, and whose weight is above 0 and satisfies `keep`.
+ * Other weights are not computed.
  */
-function keepTopP(weights: Float64Array, topP: number): void {
-  const sortedWeights = weights.toSorted().reverse();
-  const minSum = topP * sortedWeights.reduce((sum, each) => sum + each, 0);
+function collect(
+  { logits, maxLogit, temperature }: Distribution,
+  minDifference: number,
+  keep: (weight: number) => boolean,
+): Candidates {
+  let maxCount = 0;
+  for (let i = 0; i < logits.length; i++) if (logits[i]! - maxLogit >= minDifference) maxCount++;
+  const tokens = new Uint32Array(maxCount);
+  const weights = new Float64Array(maxCount);
+  let count = 0;
+  for (let i = 0; i < logits.length; i++) {
+    const difference = logits[i]! - maxLogit;
+    if (difference < minDifference) continue;
+    const weight = Math.exp(difference / temperature);
+    if (weight === 0 || !keep(weight)) continue;
+    tokens[count] = i;
+    weights[count++] = weight;
+  }
+  return { tokens: tokens.subarray(0, count), weights: weights.subarray(0, count) };
+}
+
+/** Keeps the most probable tokens whose weights add up to topP. Of equal weights, those with the larger ids are dropped. */
+function keepTopP(candidates: Candidates, topP: number): Candidates {
+  const sortedWeights = candidates.weights.toSorted().reverse();
+  const { count, numTies } = measureTopP(sortedWeights, topP);
+  return filterCandidates(candidates, createFilter({ weight: sortedWeights[count - 1]!, numTies }));
+}
+
+/** Returns the number of the largest weights that add up to topP, and how many of them equal the last one. */
+function measureTopP(sortedWeights: Float64Array, topP: number): { readonly count: number; readonly numTies: number } {
+  let total = 0;
+  for (let i = 0; i < sortedWeights.length; i++) total += sortedWeights[i]!;
+  const minSum = topP * total;
   let count = 0;
   for (let sum = 0; count < sortedWeights.length && (count === 0 || sum < minSum); count++)
     sum += sortedWeights[count]!;
-  const threshold = sortedWeights[count - 1]!;
-  let numKeptTies = count - sortedWeights.indexOf(threshold);
-  for (let i = 0; i < weights.length; i++) {
-    const weight = weights[i]!;
-    if (weight < threshold || (weight === threshold && --numKeptTies < 0)) weights[i] = 0;
-  }
+  return { count, numTies: count - sortedWeights.indexOf(sortedWeights[count - 1]!) };
+}
+
+function keepMinP(candidates: Candidates, minP: number): Candidates {
+  return minP > 0 ? filterCandidates(candidates, (weight) => weight >= minP) : candidates;
+}
+
+/** Returns a function that is called once for each token in ascending order, and returns whether to keep it. */
+function createFilter({ weight: threshold, numTies }: WeightThreshold): (weight: number) => boolean {
+  let numRemainingTies = numTies;
+  return (weight) => weight > threshold || (weight === threshold && --numRemainingTies >= 0);
+}
+
+function filterCandidates({ tokens, weights }: Candidates, keep: (weight: number) => boolean): Candidates {
+  const isKept = Uint8Array.from(weights, (weight) => Number(keep(weight)));
+  return { tokens: tokens.filter((_, i) => isKept[i] === 1), weights: weights.filter((_, i) => isKept[i] === 1) };
 }
 
 /** Returns the token at which the cumulative sum of weights exceeds `uniform` · total. */
-function drawToken(weights: Float64Array, uniform: number): SampledToken {
-  const total = weights.reduce((sum, each) => sum + each, 0);
-  let [remainingWeight, token] = [uniform * total, 0];
+function drawToken({ tokens, weights }: Candidates, uniform: number): SampledToken {
+  let total = 0;
+  for (let i = 0; i < weights.length; i++) total += weights[i]!;
+  let [remainingWeight, last] = [uniform * total, 0];
   for (let i = 0; i < weights.length; i++) {
-    if (weights[i] === 0) continue;
-    token = i;
+    last = i;
     remainingWeight -= weights[i]!;
     if (remainingWeight < 0) break;
   }
-  return { token, logProbability: Math.log(weights[token]! / total) };
+  return { token: tokens[last]!, logProbability: Math.log(weights[last]! / total) };
 }
