@@ -44,7 +44,7 @@ export function countHosts({ ranks, model }: DispatchProblem): number {
   return Math.ceil(ranks / model.ranksPerHost);
 }
 
-/** Computes the exact load of an assignment in ranks · atoms + Σ |required| operations. */
+/** Computes the exact load of an assignment in Σ |required| operations. */
 export function evaluateAssignment(problem: DispatchProblem, assignment: Assignment): AssignmentLoad {
   const { ranks, chunks, pairs: chunkPairs, model } = problem;
   const pairs = new Float64Array(ranks);
@@ -89,25 +89,30 @@ function countRowTraffic(problem: DispatchProblem, groupByChunk: Int32Array, num
   const [receivedRows, sentRows] = [new Float64Array(numGroups), new Float64Array(numGroups)];
   const chunksByGroup: number[][] = Array.from({ length: numGroups }, () => []);
   for (let chunk = 0; chunk < queryChunks; chunk++) chunksByGroup[groupByChunk[chunk]!]!.push(chunk);
-  const requiringChunkDeltas = new Int32Array(atomRows.length + 1);
+  // By atom: the last group, plus one, whose requirement was counted.
+  const countedGroup = new Int32Array(atomRows.length);
   for (let group = 0; group < numGroups; group++) {
-    requiringChunkDeltas.fill(0);
+    let [rows, countedStart, countedEnd] = [0, 0, 0];
     for (const chunk of chunksByGroup[group]!) {
       const intervals = requiredAtoms[chunk]!;
       for (let i = 0; i < intervals.length; i += 2) {
-        requiringChunkDeltas[intervals[i]!]!++;
-        requiringChunkDeltas[intervals[i + 1]!]!--;
+        const [start, end] = [intervals[i]!, intervals[i + 1]!];
+        // Chunks of a document mostly require what its preceding chunk requires, and more.
+        const overlaps = countedStart <= start && start < countedEnd;
+        const firstAtom = overlaps ? countedEnd : start;
+        if (!overlaps) countedStart = start;
+        countedEnd = overlaps ? Math.max(countedEnd, end) : end;
+        for (let atom = firstAtom; atom < end; atom++) {
+          if (countedGroup[atom] === group + 1) continue;
+          countedGroup[atom] = group + 1;
+          const ownerGroup = groupByChunk[atomOwner[atom]!]!;
+          if (ownerGroup === group) continue;
+          rows += atomRows[atom]!;
+          sentRows[ownerGroup]! += atomRows[atom]!;
+        }
       }
     }
-    let numRequiringChunks = 0;
-    for (let atom = 0; atom < atomRows.length; atom++) {
-      numRequiringChunks += requiringChunkDeltas[atom]!;
-      if (numRequiringChunks === 0) continue;
-      const ownerGroup = groupByChunk[atomOwner[atom]!]!;
-      if (ownerGroup === group) continue;
-      receivedRows[group]! += atomRows[atom]!;
-      sentRows[ownerGroup]! += atomRows[atom]!;
-    }
+    receivedRows[group] = rows;
   }
   return { receivedRows, sentRows };
 }

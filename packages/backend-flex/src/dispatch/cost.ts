@@ -108,13 +108,25 @@ export class CostModel {
    * ranks of its host.
    */
   rankTime({ pairs, receivedRows, sentRows }: Load, host?: Load): number {
+    if (!host) return this.rankTimeWithoutHost(pairs, receivedRows, sentRows);
     let seconds = 0;
-    for (const { secondsPerPair, secondsPerKvRow, secondsPerGradientRow, latency } of this.#passes) {
-      let rowSeconds =
-        linkTime(secondsPerKvRow, secondsPerGradientRow, { receivedRows, sentRows }) * this.#localRowFactor;
-      if (host)
-        rowSeconds = Math.max(rowSeconds, linkTime(secondsPerKvRow, secondsPerGradientRow, host) / this.ranksPerHost);
-      seconds += Math.max(secondsPerPair * pairs, rowSeconds > 0 ? latency + rowSeconds : 0);
+    for (const pass of this.#passes) {
+      const rowSeconds = Math.max(
+        linkTime(pass, receivedRows, sentRows) * this.#localRowFactor,
+        linkTime(pass, host.receivedRows, host.sentRows) / this.ranksPerHost,
+      );
+      seconds += Math.max(pass.secondsPerPair * pairs, rowSeconds > 0 ? pass.latency + rowSeconds : 0);
+    }
+    return seconds;
+  }
+
+  /** `rankTime` without a host. The search spends much of its time here, so it takes numbers. */
+  rankTimeWithoutHost(pairs: number, receivedRows: number, sentRows: number): number {
+    let seconds = 0;
+    for (let i = 0; i < this.#passes.length; i++) {
+      const pass = this.#passes[i]!;
+      const rowSeconds = linkTime(pass, receivedRows, sentRows) * this.#localRowFactor;
+      seconds += Math.max(pass.secondsPerPair * pairs, rowSeconds > 0 ? pass.latency + rowSeconds : 0);
     }
     return seconds;
   }
@@ -122,10 +134,9 @@ export class CostModel {
   /** Returns the seconds of the links of a host. */
   hostTime({ receivedRows, sentRows }: Omit<Load, "pairs">): number {
     let seconds = 0;
-    for (const { secondsPerKvRow, secondsPerGradientRow, latency } of this.#passes) {
-      const rowSeconds =
-        linkTime(secondsPerKvRow, secondsPerGradientRow, { receivedRows, sentRows }) / this.ranksPerHost;
-      if (rowSeconds > 0) seconds += latency + rowSeconds;
+    for (const pass of this.#passes) {
+      const rowSeconds = linkTime(pass, receivedRows, sentRows) / this.ranksPerHost;
+      if (rowSeconds > 0) seconds += pass.latency + rowSeconds;
     }
     return seconds;
   }
@@ -173,9 +184,9 @@ export type Level = "rank" | "host";
 
 // Gradients move in the opposite direction: the receiver of a row sends its gradient.
 function linkTime(
-  secondsPerKvRow: number,
-  secondsPerGradientRow: number,
-  { receivedRows, sentRows }: Omit<Load, "pairs">,
+  { secondsPerKvRow, secondsPerGradientRow }: PassCost,
+  receivedRows: number,
+  sentRows: number,
 ): number {
   return Math.max(
     secondsPerKvRow * receivedRows + secondsPerGradientRow * sentRows,

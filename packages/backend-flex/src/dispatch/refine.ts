@@ -1,5 +1,6 @@
-import { type Assignment, evaluateAssignment, type RowTraffic, countHosts } from "./assignment.ts";
+import { type Assignment, evaluateAssignment, countHosts } from "./assignment.ts";
 import { type DispatchProblem, countRequiredRows } from "./problem.ts";
+import { RowTrafficCounter } from "./row-traffic.ts";
 
 export interface RefineOptions {
   /** The time, in seconds, that no rank should exceed. */
@@ -27,8 +28,6 @@ const TRANSFER_BUDGET_DIVISOR = 30;
 /** The search stops after this number of consecutive rounds without a swap. */
 const MAX_IDLE_ROUNDS = 3;
 const MIN_POTENTIAL_GAIN = 1e-12;
-/** Fixed cost of an exchange, in visits. */
-const EXCHANGE_VISITS = 32;
 /** Cost of choosing a swap, in visits. */
 const TRIAL_VISITS = 6;
 /** Share of the budget after which the potential may no longer rise. */
@@ -66,8 +65,10 @@ class SwapSearch {
   readonly #pairsByRank: Float64Array;
   readonly #ranks: RowTrafficCounter;
   readonly #hosts: RowTrafficCounter | undefined;
-  /** Chunks of each rank (chunks of queries and, if separate, of keys), and the index of each chunk in its list. */
-  readonly #chunksByRank: readonly (readonly number[][])[];
+  /** Chunks of queries by rank, and those of keys by rank if separate. Their numbers do not change. */
+  readonly #chunksByRank: Int32Array;
+  /** By kind of chunk and rank: the index of the first chunk in the list. By chunk: its index. */
+  readonly #firstIndex: Int32Array;
   readonly #chunkIndex: Int32Array;
 
   constructor(
@@ -87,20 +88,33 @@ class SwapSearch {
     this.#requiredRows = countRequiredRows(problem);
     const load = evaluateAssignment(problem, start);
     this.#pairsByRank = load.pairs;
-    this.#ranks = new RowTrafficCounter(problem, start, { rows: load, groups: ranks, width: 1 });
+    this.#ranks = new RowTrafficCounter(problem, start, {
+      rows: load,
+      numGroups: ranks,
+      groupSize: 1,
+      potential: this.#rankPotential,
+    });
     if (load.hosts) {
-      const width = model.ranksPerHost;
-      this.#hosts = new RowTrafficCounter(problem, start, { rows: load.hosts, groups: countHosts(problem), width });
+      this.#hosts = new RowTrafficCounter(problem, start, {
+        rows: load.hosts,
+        numGroups: countHosts(problem),
+        groupSize: model.ranksPerHost,
+        potential: this.#hostPotential,
+      });
     }
-    this.#chunksByRank = [0, 1].map(() => Array.from({ length: ranks }, () => []));
+    this.#chunksByRank = new Int32Array(chunks);
     this.#chunkIndex = new Int32Array(chunks);
+    this.#firstIndex = new Int32Array(2 * ranks + 1);
+    for (let chunk = 0; chunk < chunks; chunk++) this.#firstIndex[this.#listOf(chunk, start[chunk]!) + 1]!++;
+    for (let list = 0; list < 2 * ranks; list++) this.#firstIndex[list + 1]! += this.#firstIndex[list]!;
+    const nextIndex = this.#firstIndex.slice();
     for (let chunk = 0; chunk < chunks; chunk++) {
-      const ownChunks = this.#chunkList(chunk, start[chunk]!);
-      this.#chunkIndex[chunk] = ownChunks.length;
-      ownChunks.push(chunk);
+      const index = nextIndex[this.#listOf(chunk, start[chunk]!)]!++;
+      this.#chunkIndex[chunk] = index;
+      this.#chunksByRank[index] = chunk;
     }
-    this.#ranks.initializePotentials(this.#rankPotential);
-    this.#hosts?.initializePotentials(this.#hostPotential);
+    this.#ranks.initializePotentials();
+    this.#hosts?.initializePotentials();
   }
 
   hasBudget(): boolean {
@@ -132,10 +146,12 @@ class SwapSearch {
       const chunk = this.#randomIndex(chunks);
       const rank = this.assignment[this.#neighbourChunk(chunk)]!;
       if (rank === this.assignment[chunk]) continue;
-      const rankChunks = this.#chunkList(chunk, rank);
-      for (let i = 0; i < rankChunks.length && i < MAX_SWAP_PARTNERS; i++) {
+      const list = this.#listOf(chunk, rank);
+      const first = this.#firstIndex[list]!;
+      const numRankChunks = this.#firstIndex[list + 1]! - first;
+      for (let i = 0; i < numRankChunks && i < MAX_SWAP_PARTNERS; i++) {
         this.#numVisits += TRIAL_VISITS;
-        if (!this.#swapIfBetter(chunk, rankChunks[(i + draw) % rankChunks.length]!)) continue;
+        if (!this.#swapIfBetter(chunk, this.#chunksByRank[first + ((i + draw) % numRankChunks)]!)) continue;
         numImprovements++;
         break;
       }
@@ -153,8 +169,10 @@ class SwapSearch {
       const rank = (slowestRank + k) % ranks;
       const targetGain = (this.#pairsByRank[slowestRank]! - this.#pairsByRank[rank]!) / 2;
       if (targetGain <= 0) continue;
-      for (const a of this.#chunksByRank[0]![slowestRank]!) {
-        for (const b of this.#chunksByRank[0]![rank]!) {
+      for (let i = this.#firstIndex[slowestRank]!; i < this.#firstIndex[slowestRank + 1]!; i++) {
+        const a = this.#chunksByRank[i]!;
+        for (let j = this.#firstIndex[rank]!; j < this.#firstIndex[rank + 1]!; j++) {
+          const b = this.#chunksByRank[j]!;
           numComparedChunkPairs++;
           const gain = pairs[a]! - pairs[b]!;
           const error = Math.abs(gain - targetGain);
@@ -180,13 +198,12 @@ class SwapSearch {
     const maxDraws = Math.min(MAX_RANDOM_DRAWS, 4 * chunks);
     for (let i = 0, numSwaps = 0; i < maxDraws && numSwaps < MAX_TRIED_SWAPS && this.#numVisits < visitLimit; i++) {
       this.#numVisits += 4;
-      const ownChunks = this.#chunksByRank[i % numChunkKinds]![slowestRank]!;
-      if (ownChunks.length === 0) continue;
-      const chunk = ownChunks[this.#randomIndex(ownChunks.length)]!;
+      const chunk = this.#randomChunk((i % numChunkKinds) * ranks + slowestRank);
+      if (chunk < 0) continue;
       const rank = i & 2 ? this.#randomIndex(ranks) : this.assignment[this.#neighbourChunk(chunk)]!;
-      const rankChunks = this.#chunkList(chunk, rank);
-      if (rank === slowestRank || rankChunks.length === 0) continue;
-      const partner = rankChunks[this.#randomIndex(rankChunks.length)]!;
+      if (rank === slowestRank) continue;
+      const partner = this.#randomChunk(this.#listOf(chunk, rank));
+      if (partner < 0) continue;
       const gain = pairs[chunk]! - pairs[partner]!;
       if ((isComputeBound && gain <= 0) || model.secondsPerPair * (this.#pairsByRank[rank]! + gain) >= maxTime)
         continue;
@@ -201,20 +218,30 @@ class SwapSearch {
   #swapIfBetter(a: number, b: number): boolean {
     const [fromRank, toRank] = [this.assignment[a]!, this.assignment[b]!];
     if (fromRank === toRank || this.#cannotImprove(a, b)) return false;
-    this.#exchange(a, b);
-    const isImprovement =
-      this.#ranks.potentialChange(this.#rankPotential) + (this.#hosts?.potentialChange(this.#hostPotential) ?? 0) <
-      this.#maxPotentialRise();
-    if (isImprovement) {
-      this.#ranks.commit();
-      this.#hosts?.commit();
+    const { pairs } = this.#problem;
+    const gain = pairs[a]! - pairs[b]!;
+    this.#pairsByRank[fromRank]! -= gain;
+    this.#pairsByRank[toRank]! += gain;
+    const ranks = [fromRank, toRank] as const;
+    let numVisits = this.#ranks.propose([a, b], ranks);
+    if (this.#hosts) numVisits += this.#hosts.propose([a, b], ranks);
+    this.#numVisits += numVisits;
+    const potentialChange = this.#ranks.potentialChange() + (this.#hosts?.potentialChange() ?? 0);
+    if (potentialChange < this.#maxPotentialRise()) {
+      this.#ranks.commit([a, b], ranks);
+      this.#hosts?.commit([a, b], ranks);
       const [indexA, indexB] = [this.#chunkIndex[a]!, this.#chunkIndex[b]!];
-      this.#chunkList(a, fromRank)[indexA] = b;
-      this.#chunkList(b, toRank)[indexB] = a;
-      [this.#chunkIndex[a], this.#chunkIndex[b]] = [indexB, indexA];
+      this.#chunksByRank[indexA] = b;
+      this.#chunksByRank[indexB] = a;
+      this.#chunkIndex[a] = indexB;
+      this.#chunkIndex[b] = indexA;
+      this.assignment[a] = toRank;
+      this.assignment[b] = fromRank;
       return true;
     }
-    this.#exchange(a, b);
+    this.#numVisits += numVisits;
+    this.#pairsByRank[fromRank]! += gain;
+    this.#pairsByRank[toRank]! -= gain;
     this.#ranks.rollBack();
     this.#hosts?.rollBack();
     return false;
@@ -246,23 +273,11 @@ class SwapSearch {
     return excessCost - maxSaving - maxHiddenSaving > this.#maxPotentialRise();
   }
 
-  #exchange(a: number, b: number): void {
-    const { assignment } = this;
-    const { pairs } = this.#problem;
-    const [fromRank, toRank] = [assignment[a]!, assignment[b]!];
-    this.#numVisits += this.#ranks.exchange(assignment, a, b);
-    if (this.#hosts) this.#numVisits += this.#hosts.exchange(assignment, a, b);
-    this.#pairsByRank[fromRank]! += pairs[b]! - pairs[a]!;
-    this.#pairsByRank[toRank]! += pairs[a]! - pairs[b]!;
-    assignment[a] = toRank;
-    assignment[b] = fromRank;
-  }
-
   #rankTime(rank: number): number {
     const { receivedRows, sentRows } = this.#ranks;
     const { model } = this.#problem;
+    if (!this.#hosts) return model.rankTimeWithoutHost(this.#pairsByRank[rank]!, receivedRows[rank]!, sentRows[rank]!);
     const load = { pairs: this.#pairsByRank[rank]!, receivedRows: receivedRows[rank]!, sentRows: sentRows[rank]! };
-    if (!this.#hosts) return model.rankTime(load);
     const host = Math.floor(rank / model.ranksPerHost);
     const hostLoad = { pairs: 0, receivedRows: this.#hosts.receivedRows[host]!, sentRows: this.#hosts.sentRows[host]! };
     return model.rankTime(load, hostLoad);
@@ -270,8 +285,8 @@ class SwapSearch {
 
   readonly #rankPotential = (rank: number): number => {
     const { model } = this.#problem;
-    const [receivedRows, sentRows] = [this.#ranks.receivedRows[rank]!, this.#ranks.sentRows[rank]!];
-    const time = model.rankTime({ pairs: this.#pairsByRank[rank]!, receivedRows, sentRows });
+    const receivedRows = this.#ranks.receivedRows[rank]!;
+    const time = model.rankTimeWithoutHost(this.#pairsByRank[rank]!, receivedRows, this.#ranks.sentRows[rank]!);
     return this.#excessCost(time) + this.#hiddenRowCost * receivedRows;
   };
 
@@ -288,8 +303,16 @@ class SwapSearch {
     return EXCESS_TIME_WEIGHT * excess * excess;
   }
 
-  #chunkList(chunk: number, rank: number): number[] {
-    return this.#chunksByRank[chunk < this.#problem.queryChunks ? 0 : 1]![rank]!;
+  /** Returns the index in `#firstIndex` of the list of a rank's chunks that are of the same kind as a chunk. */
+  #listOf(chunk: number, rank: number): number {
+    return chunk < this.#problem.queryChunks ? rank : this.#problem.ranks + rank;
+  }
+
+  /** Returns a random chunk of a list, or −1 if the list is empty. */
+  #randomChunk(list: number): number {
+    const first = this.#firstIndex[list]!;
+    const length = this.#firstIndex[list + 1]! - first;
+    return length === 0 ? -1 : this.#chunksByRank[first + this.#randomIndex(length)]!;
   }
 
   /** Returns a random chunk near another one: at most 2 chunks away, or at most as many as three ranks have. */
@@ -305,195 +328,4 @@ class SwapSearch {
     this.#randomState = (Math.imul(this.#randomState, 1664525) + 1013904223) >>> 0;
     return Math.floor((this.#randomState / 2 ** 32) * count);
   }
-}
-
-/** Counts the chunks of each group that require each atom, and the resulting rows that groups send and receive. */
-class RowTrafficCounter implements RowTraffic {
-  readonly receivedRows: Float64Array;
-  readonly sentRows: Float64Array;
-  readonly numGroups: number;
-  readonly #problem: DispatchProblem;
-  /** Number of ranks of a group. */
-  readonly #groupSize: number;
-  /** By group and atom. The atoms of a group are adjacent because a chunk requires ranges of them. */
-  readonly #requirementCounts: Uint16Array | Int32Array;
-  /** By atom: the number of groups that require it. */
-  readonly #requiringGroupCounts: Int32Array;
-  /** The potential of each group, and the proposed potential of each affected group (indexed as `#affectedGroups`). */
-  readonly #potentials: Float64Array;
-  readonly #proposedPotentials: Float64Array;
-  readonly #isAffected: Uint8Array;
-  /** Groups whose rows or pairs the current exchange changes. */
-  readonly #affectedGroups: Int32Array;
-  #numAffectedGroups = 0;
-  /** Buffer for a list of intervals. */
-  readonly #intervalBuffer: Int32Array;
-
-  // oxlint-disable-next-line max-params -- problem and assignment, as everywhere
-  constructor(
-    problem: DispatchProblem,
-    assignment: Assignment,
-    { rows, groups, width }: { readonly rows: RowTraffic; readonly groups: number; readonly width: number },
-  ) {
-    const atoms = problem.atomRows.length;
-    this.#problem = problem;
-    this.#groupSize = width;
-    this.numGroups = groups;
-    this.receivedRows = rows.receivedRows;
-    this.sentRows = rows.sentRows;
-    this.#potentials = new Float64Array(groups);
-    this.#proposedPotentials = new Float64Array(groups);
-    this.#isAffected = new Uint8Array(groups);
-    this.#affectedGroups = new Int32Array(groups);
-    const maxLength = problem.requiredAtoms.reduce((length, each) => Math.max(length, each.length), 0);
-    this.#intervalBuffer = new Int32Array(2 * maxLength);
-    const counts = problem.queryChunks > 0xffff ? new Int32Array(groups * atoms) : new Uint16Array(groups * atoms);
-    this.#requirementCounts = counts;
-    this.#requiringGroupCounts = new Int32Array(atoms);
-    for (let chunk = 0; chunk < problem.queryChunks; chunk++) {
-      const groupOffset = Math.floor(assignment[chunk]! / width) * atoms;
-      const intervals = problem.requiredAtoms[chunk]!;
-      for (let i = 0; i < intervals.length; i += 2)
-        for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++)
-          if (++counts[groupOffset + atom]! === 1) this.#requiringGroupCounts[atom]!++;
-    }
-  }
-
-  initializePotentials(potential: (group: number) => number): void {
-    for (let group = 0; group < this.numGroups; group++) this.#potentials[group] = potential(group);
-  }
-
-  /** Returns the change of the potential by the exchanges since the last `commit` or `rollBack`. */
-  potentialChange(potential: (group: number) => number): number {
-    let difference = 0;
-    for (let i = 0; i < this.#numAffectedGroups; i++) {
-      const group = this.#affectedGroups[i]!;
-      this.#proposedPotentials[i] = potential(group);
-      difference += this.#proposedPotentials[i]! - this.#potentials[group]!;
-    }
-    return difference;
-  }
-
-  potential(group: number): number {
-    return this.#potentials[group]!;
-  }
-
-  commit(): void {
-    for (let i = 0; i < this.#numAffectedGroups; i++)
-      this.#potentials[this.#affectedGroups[i]!] = this.#proposedPotentials[i]!;
-    this.rollBack();
-  }
-
-  rollBack(): void {
-    for (let i = 0; i < this.#numAffectedGroups; i++) this.#isAffected[this.#affectedGroups[i]!] = 0;
-    this.#numAffectedGroups = 0;
-  }
-
-  /** Exchanges the ranks of two chunks. `assignment` is the one before the exchange. Returns the cost in visits. */
-  exchange(assignment: Assignment, a: number, b: number): number {
-    const [fromGroup, toGroup] = [
-      Math.floor(assignment[a]! / this.#groupSize),
-      Math.floor(assignment[b]! / this.#groupSize),
-    ];
-    this.#markAffected(fromGroup);
-    this.#markAffected(toGroup);
-    if (fromGroup === toGroup) return 1;
-    const { requiredAtoms, ownedAtoms } = this.#problem;
-    return (
-      EXCHANGE_VISITS +
-      this.#moveRequired(assignment, [requiredAtoms[a]!, requiredAtoms[b]!], { from: fromGroup, to: toGroup }) +
-      this.#moveRequired(assignment, [requiredAtoms[b]!, requiredAtoms[a]!], { from: toGroup, to: fromGroup }) +
-      this.#moveOwned(ownedAtoms[a]!, { from: fromGroup, to: toGroup }) +
-      this.#moveOwned(ownedAtoms[b]!, { from: toGroup, to: fromGroup })
-    );
-  }
-
-  /** Moves what the first chunk requires and the second does not: few atoms within a document. Returns their number. */
-  #moveRequired(
-    assignment: Assignment,
-    [requiredAtoms, retainedAtoms]: readonly [Int32Array, Int32Array],
-    { from: fromGroup, to: toGroup }: Readonly<Record<"from" | "to", number>>,
-  ): number {
-    const { atomRows, atomOwner } = this.#problem;
-    const { receivedRows, sentRows } = this;
-    const [counts, groupCounts, groupSize] = [this.#requirementCounts, this.#requiringGroupCounts, this.#groupSize];
-    const [fromBase, toBase] = [fromGroup * atomRows.length, toGroup * atomRows.length];
-    const intervals = this.#intervalBuffer;
-    const length = subtractIntervals(requiredAtoms, retainedAtoms, intervals);
-    let numVisitedAtoms = 0;
-    for (let i = 0; i < length; i += 2) {
-      const end = intervals[i + 1]!;
-      numVisitedAtoms += end - intervals[i]!;
-      for (let atom = intervals[i]!; atom < end; atom++) {
-        const isLastRequirement = --counts[fromBase + atom]! === 0;
-        const isFirstRequirement = ++counts[toBase + atom]! === 1;
-        if (!isLastRequirement && !isFirstRequirement) continue;
-        const ownerRank = assignment[atomOwner[atom]!]!;
-        const owner = groupSize === 1 ? ownerRank : Math.floor(ownerRank / groupSize);
-        const rows = atomRows[atom]!;
-        groupCounts[atom]! += Number(isFirstRequirement) - Number(isLastRequirement);
-        if (isLastRequirement && owner !== fromGroup) {
-          receivedRows[fromGroup]! -= rows;
-          sentRows[owner]! -= rows;
-          this.#markAffected(owner);
-        }
-        if (isFirstRequirement && owner !== toGroup) {
-          receivedRows[toGroup]! += rows;
-          sentRows[owner]! += rows;
-          this.#markAffected(owner);
-        }
-      }
-    }
-    return numVisitedAtoms;
-  }
-
-  #moveOwned(intervals: Int32Array, { from: fromGroup, to: toGroup }: Readonly<Record<"from" | "to", number>>): number {
-    const { atomRows } = this.#problem;
-    const { receivedRows, sentRows } = this;
-    const [fromBase, toBase] = [fromGroup * atomRows.length, toGroup * atomRows.length];
-    let numVisitedAtoms = 0;
-    for (let i = 0; i < intervals.length; i += 2) {
-      numVisitedAtoms += intervals[i + 1]! - intervals[i]!;
-      for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++) {
-        const numRequiringGroups = this.#requiringGroupCounts[atom]!;
-        const rows = atomRows[atom]!;
-        const [isRequiredByFromGroup, isRequiredByToGroup] = [
-          this.#requirementCounts[fromBase + atom]! > 0,
-          this.#requirementCounts[toBase + atom]! > 0,
-        ];
-        sentRows[fromGroup]! -= rows * (numRequiringGroups - Number(isRequiredByFromGroup));
-        sentRows[toGroup]! += rows * (numRequiringGroups - Number(isRequiredByToGroup));
-        if (isRequiredByFromGroup) receivedRows[fromGroup]! += rows;
-        if (isRequiredByToGroup) receivedRows[toGroup]! -= rows;
-      }
-    }
-    return numVisitedAtoms;
-  }
-
-  #markAffected(group: number): void {
-    if (this.#isAffected[group]) return;
-    this.#isAffected[group] = 1;
-    this.#affectedGroups[this.#numAffectedGroups++] = group;
-  }
-}
-
-/** Writes to `out` the parts of ascending intervals outside `subtractedIntervals`. Returns the length of that list. */
-function subtractIntervals(intervals: Int32Array, subtractedIntervals: Int32Array, out: Int32Array): number {
-  let [k, length] = [0, 0];
-  for (let i = 0; i < intervals.length; i += 2) {
-    let start = intervals[i]!;
-    const end = intervals[i + 1]!;
-    while (k < subtractedIntervals.length && subtractedIntervals[k + 1]! <= start) k += 2;
-    for (let j = k; j < subtractedIntervals.length && subtractedIntervals[j]! < end; j += 2) {
-      if (subtractedIntervals[j]! > start) {
-        out[length++] = start;
-        out[length++] = subtractedIntervals[j]!;
-      }
-      start = Math.max(start, subtractedIntervals[j + 1]!);
-    }
-    if (start >= end) continue;
-    out[length++] = start;
-    out[length++] = end;
-  }
-  return length;
 }
