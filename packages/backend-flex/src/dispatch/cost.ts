@@ -131,6 +131,16 @@ export class CostModel {
     return seconds;
   }
 
+  /** Returns the seconds of all that a rank receives: rows, and the gradients of the rows that it sent. */
+  receiveTime({ receivedRows, sentRows }: Omit<Load, "pairs">): number {
+    let seconds = 0;
+    for (const { secondsPerKvRow, secondsPerGradientRow, latency } of this.#passes) {
+      const rowSeconds = (secondsPerKvRow * receivedRows + secondsPerGradientRow * sentRows) * this.#localRowFactor;
+      if (rowSeconds > 0) seconds += latency + rowSeconds;
+    }
+    return seconds;
+  }
+
   /** Returns the seconds of the links of a host. */
   hostTime({ receivedRows, sentRows }: Omit<Load, "pairs">): number {
     let seconds = 0;

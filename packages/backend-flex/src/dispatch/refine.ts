@@ -14,6 +14,8 @@ export interface RefineOptions {
 
 /** Cost of a rank that takes twice the target time, in target times. */
 const EXCESS_TIME_WEIGHT = 300;
+/** Share of that cost which is the sum of the costs of compute, receive and send, instead of that of their largest. */
+const COMPONENT_SHARE = 0.5;
 /** Number of swaps of the slowest rank that are tried: those that come closest to equalizing the pairs of two ranks. */
 const MAX_LEVELLING_SWAPS = 32;
 const MAX_COMPARED_CHUNK_PAIRS = 20_000;
@@ -29,17 +31,18 @@ const TRANSFER_BUDGET_DIVISOR = 30;
 const MAX_IDLE_ROUNDS = 3;
 const MIN_POTENTIAL_GAIN = 1e-12;
 /** Cost of choosing a swap, in visits. */
-const TRIAL_VISITS = 6;
+const TRIAL_VISITS = 4;
 /** Share of the budget after which the potential may no longer rise. */
 const THRESHOLD_DECAY_SHARE = 0.8;
 
 /**
  * Swaps chunks between ranks to lower a potential: the squared excess of each rank over the target time plus the cost
- * of received rows. Two phases alternate: one relieves the slowest rank, the other moves random chunks to ranks that
- * have a neighbouring chunk. The number of chunks of each rank does not change. Swaps that raise the potential by less
- * than a threshold, which decays to 0, are also accepted (threshold accepting: Dueck and Scheuer 1990). Unlike
- * annealing, this needs no logarithm, whose last bit may differ between machines. Deterministic: it has its own random
- * generator.
+ * of received rows. Each excess of compute, receive and send counts too, since a swap that lowers only one of two equal
+ * ones does not change the time. Two phases alternate: one relieves the slowest rank, the other moves random chunks to
+ * ranks that have a neighbouring chunk. The number of chunks of each rank does not change. Swaps that raise the
+ * potential by less than a threshold, which decays to 0, are also accepted (threshold accepting: Dueck and Scheuer
+ * 1990). Unlike annealing, this needs no logarithm, whose last bit may differ between machines. Deterministic: it has
+ * its own random generator.
  */
 export function refine(problem: DispatchProblem, start: Assignment, options: RefineOptions): Assignment {
   const search = new SwapSearch(problem, start, options);
@@ -223,9 +226,8 @@ class SwapSearch {
     this.#pairsByRank[fromRank]! -= gain;
     this.#pairsByRank[toRank]! += gain;
     const ranks = [fromRank, toRank] as const;
-    let numVisits = this.#ranks.propose([a, b], ranks);
-    if (this.#hosts) numVisits += this.#hosts.propose([a, b], ranks);
-    this.#numVisits += numVisits;
+    this.#numVisits += this.#ranks.propose([a, b], ranks);
+    if (this.#hosts) this.#numVisits += this.#hosts.propose([a, b], ranks);
     const potentialChange = this.#ranks.potentialChange() + (this.#hosts?.potentialChange() ?? 0);
     if (potentialChange < this.#maxPotentialRise()) {
       this.#ranks.commit([a, b], ranks);
@@ -239,7 +241,6 @@ class SwapSearch {
       this.assignment[b] = fromRank;
       return true;
     }
-    this.#numVisits += numVisits;
     this.#pairsByRank[fromRank]! += gain;
     this.#pairsByRank[toRank]! -= gain;
     this.#ranks.rollBack();
@@ -287,7 +288,14 @@ class SwapSearch {
     const { model } = this.#problem;
     const receivedRows = this.#ranks.receivedRows[rank]!;
     const time = model.rankTimeWithoutHost(this.#pairsByRank[rank]!, receivedRows, this.#ranks.sentRows[rank]!);
-    return this.#excessCost(time) + this.#hiddenRowCost * receivedRows;
+    const hiddenCost = this.#hiddenRowCost * receivedRows;
+    if (time <= this.#targetTime) return hiddenCost;
+    const sentRows = this.#ranks.sentRows[rank]!;
+    const componentCost =
+      this.#excessCost(model.secondsPerPair * this.#pairsByRank[rank]!) +
+      this.#excessCost(model.receiveTime({ receivedRows, sentRows })) +
+      this.#excessCost(model.receiveTime({ receivedRows: sentRows, sentRows: receivedRows }));
+    return (1 - COMPONENT_SHARE) * this.#excessCost(time) + COMPONENT_SHARE * componentCost + hiddenCost;
   };
 
   /** The potential of a host: its links count as an additional rank. */

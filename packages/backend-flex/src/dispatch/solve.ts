@@ -18,10 +18,11 @@ const NECKLACE_TOLERANCES = [0, 0.003, 0.01, 0.03];
 const RANK_BY_RANK_TOLERANCES = [0, 0.01];
 const GROUP_FILL_FACTORS = [1, 0.9, 0.75, 0.6];
 /**
- * Number of atoms that swaps visit: about 0.7 s on one core for 512 to 2048 chunks, and proportional for fewer or more.
+ * Number of atoms that swaps visit: about 0.8 s on one core for 512 to 2048 chunks, and proportional for fewer or more.
+ * The counts of more chunks do not fit in the cache, so that a visit takes longer.
  */
-const SEARCH_MAX_VISITS = 9e7;
-const [SMALL_CHUNK_COUNT, LARGE_CHUNK_COUNT] = [512, 2048];
+const [SEARCH_MAX_VISITS, LARGE_SEARCH_MAX_VISITS] = [1e8, 7.5e7];
+const [SMALL_CHUNK_COUNT, MEDIUM_CHUNK_COUNT, LARGE_CHUNK_COUNT] = [512, 1024, 2048];
 /** Number of atoms that the descent, used for few chunks, visits. */
 const DESCENT_MAX_VISITS = 6e6;
 /**
@@ -86,7 +87,8 @@ export function solve(
 }
 
 function computeDefaultMaxVisits({ chunks }: DispatchProblem): number {
-  return SEARCH_MAX_VISITS * Math.max(Math.min(1, chunks / SMALL_CHUNK_COUNT), chunks / LARGE_CHUNK_COUNT);
+  if (chunks <= MEDIUM_CHUNK_COUNT) return SEARCH_MAX_VISITS * Math.min(1, chunks / SMALL_CHUNK_COUNT);
+  return LARGE_SEARCH_MAX_VISITS * Math.max(1, chunks / LARGE_CHUNK_COUNT);
 }
 
 function runDescent(
