@@ -56,13 +56,12 @@ export { clipGradNorm, NonFiniteError } from "./optimizers/gradients.ts";
 export { AdamW, type AdamWOptions, ScheduleFreeAdamW, type ScheduleFreeOptions } from "./optimizers/adamw.ts";
 export {
   Optimizer,
+  type OptimizerDeclaration,
   type OptimizerOptions,
-  type OptimizerSlot,
-  type SlotOptions,
   type OptimizerState,
   type StepOptions,
-  type ParameterOverrides,
 } from "./optimizers/optimizer.ts";
+export type { OptimizerSlot, ParameterOverrides } from "./optimizers/optimizer-slot.ts";
 export {
   constant,
   cosine,

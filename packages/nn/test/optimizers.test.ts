@@ -1,7 +1,8 @@
-import { type AdamStep, fromArray, Linear, Module, OptionError, StateDictError } from "@mosaic/core";
+import { fromArray, Linear, Module, OptionError, StateDictError, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import {
   AdamW,
+  type AdamWOptions,
   clipGradNorm,
   constant,
   cosine,
@@ -12,10 +13,10 @@ import {
   multiStep,
   Optimizer,
   type OptimizerOptions,
+  type OptimizerSlot,
   type Schedule,
   ScheduleFreeAdamW,
   type ScheduleFreeOptions,
-  type SlotOptions,
 } from "../src/index.ts";
 import { generateNumbers, maxDifference } from "./reference/numbers.ts";
 import { PointModel } from "./reference/point-model.ts";
@@ -59,7 +60,7 @@ type RequiredOptions<T> = { readonly [Name in keyof T]-?: NonNullable<T[Name]> }
 /** Kingma and Ba 2015 with decoupled decay, in float64. Uses the gradients at the points of the float32 path. */
 function computeAdamWPath(
   visitedPoints: readonly (readonly number[])[],
-  options: RequiredOptions<Pick<OptimizerOptions, "lr" | "weightDecay" | "betas">> & { schedule?: Schedule },
+  options: RequiredOptions<Pick<AdamWOptions, "lr" | "weightDecay" | "betas">> & { schedule?: Schedule },
 ): number[][] {
   const { lr, weightDecay, betas, schedule = () => 1 } = options;
   const [p, m, v] = [[...start], Array<number>(7).fill(0), Array<number>(7).fill(0)];
@@ -350,7 +351,7 @@ test("a model without parameters is rejected", () =>
 test("unknown and out-of-range options are rejected", () =>
   onOneRank((ctx) => {
     using layer = new Linear(ctx, 1, 1);
-    const invalidOptions: OptimizerOptions[] = [
+    const invalidOptions: AdamWOptions[] = [
       { lr: -1 },
       { betas: [0.9, 1] },
       { epsilon: Number.NaN },
@@ -375,33 +376,64 @@ test("unknown and out-of-range options are rejected", () =>
     expect(() => new AdamW(layer, { forParameter: () => ({ lr: 1 }) as object })).toThrow(/forParameter\("weight"\)/);
   }));
 
-/**
- * Descent along the sign of the gradient: Adam with decay rates of 0. A custom optimizer, written with the package's
- * exports.
- */
-class SignDescent extends Optimizer {
-  constructor(model: Module, options: OptimizerOptions = {}) {
-    super(model, options, { kind: "SignDescent", firstTensorName: "exp_avg", lr: 0.5 });
+/** Descent along the gradient, with a state tensor for each of the given names. A custom optimizer. */
+class GradientDescent extends Optimizer {
+  constructor(model: Module, stateTensors?: readonly string[], options: OptimizerOptions = {}) {
+    super(model, options, { kind: "GradientDescent", lr: 0.5, ...(stateTensors && { stateTensors }) });
   }
 
-  protected numbers(): Readonly<Record<string, number>> {
-    return {};
-  }
-
-  protected setNumbers(): void {}
-
-  protected adamStep({ lrScale, weightDecay = 0 }: SlotOptions): AdamStep {
-    const numbers = { beta1: 0, beta2: 0, epsilon: 0, correction1: 1, correction2: 1, mix: 0 };
-    return { kind: "adamW", rate: this.learningRate * lrScale, decay: weightDecay, ...numbers };
+  protected updateParameter({ parameter, master, state, lrScale }: OptimizerSlot, gradient: Tensor): void {
+    const { kernels } = parameter.device;
+    using update = parameter.device.empty(parameter.shape, "float32");
+    kernels.scalar("mul", update, gradient, this.learningRate * lrScale);
+    kernels.binary("sub", master ?? parameter, master ?? parameter, update);
+    for (const sum of Object.values(state)) kernels.binary("add", sum, sum, gradient);
   }
 }
 
-test("a custom optimizer only defines the numbers of a step", () =>
-  onOneRank(async (ctx) => {
-    using model = new PointModel(fromArray(ctx, [1, 2, 3], [3]));
-    using optimizer = new SignDescent(model);
-    model.x.grad = fromArray(ctx, [0.001, -7, 4], [3]);
-    optimizer.step();
-    expect(Array.from(await model.x.read())).toEqual([0.5, 2.5, 2.5]);
-    optimizer.zeroGrad();
-  }));
+describe("a custom optimizer", () => {
+  test.each(["float32", "bfloat16"] as const)("has only the state tensors that it declares, %s", (dtype) =>
+    onOneRank(async (ctx) => {
+      const size = 4096;
+      using model = new PointModel(fromArray(ctx, Array<number>(size).fill(1), [size], { dtype }));
+      const listState = async (stateTensors?: readonly string[]) => {
+        await ctx.device.stream.synchronize();
+        const { allocated } = ctx.device.memory();
+        using optimizer = new GradientDescent(model, stateTensors);
+        await ctx.device.stream.synchronize();
+        const bytes = ctx.device.memory().allocated - allocated;
+        return { names: [...optimizer.stateDict().tensors.keys()], tensors: bytes / (4 * size) };
+      };
+      const master = dtype === "float32" ? [] : ["x.master"];
+      expect(await listState()).toEqual({ names: master, tensors: master.length });
+      expect(await listState(["sum"])).toEqual({ names: ["x.sum", ...master], tensors: 1 + master.length });
+    }),
+  );
+
+  test("updates parameters and its state, which starts at 0 and can be restored", () =>
+    onOneRank(async (ctx) => {
+      using model = new PointModel(fromArray(ctx, [1, 2, 3], [3]));
+      using optimizer = new GradientDescent(model, ["sum"]);
+      model.x.grad = fromArray(ctx, [0.5, -7, 4], [3]);
+      optimizer.step();
+      optimizer.step();
+      expect(Array.from(await model.x.read())).toEqual([0.5, 9, -1]);
+      using other = new GradientDescent(model, ["sum"]);
+      other.loadStateDict(optimizer.stateDict());
+      const sum = other.stateDict().tensors.get("x.sum") as Tensor;
+      expect(Array.from(await sum.read())).toEqual([1, -14, 8]);
+      expect(other.steps).toBe(2);
+      optimizer.zeroGrad();
+    }));
+
+  test.each([[["sum", "sum"]], [["master"]], [["step"]], [["a.b"]], [[""]], ["sum"], [[1]]])(
+    "rejects the state tensors %j",
+    (names) =>
+      onOneRank((ctx) => {
+        using model = new PointModel(fromArray(ctx, [1], [1]));
+        expect(() => new GradientDescent(model, names as never)).toThrow(
+          /GradientDescent: stateTensors: expected distinct identifiers other than "master" and "step", received/,
+        );
+      }),
+  );
+});

@@ -15,14 +15,27 @@ import {
   type HostOptimizerState,
   Optimizer,
   optimizerOptions,
-  type OptimizerSlot,
   type OptimizerState,
-  type SlotOptions,
   type StepOptions,
 } from "./optimizer.ts";
+import type { OptimizerSlot } from "./optimizer-slot.ts";
+
+export const adamWOptions = defineOptions("AdamW", {
+  ...optimizerOptions.fields,
+  /** Learning rate. Default 1e-3. */
+  lr: option.number({ min: 0, default: 1e-3 }),
+  /** Decoupled weight decay, per step and learning rate. Default 1e-2. */
+  weightDecay: option.number({ min: 0, default: 1e-2 }),
+  /** Added to the square root of the mean square. Default 1e-8. */
+  epsilon: option.number({ min: 0, default: 1e-8 }),
+  /** Decay rates of the means of gradients and of their squares. Default [0.9, 0.999]. */
+  betas: option.pair(option.number({ min: 0, below: 1 }), { default: [0.9, 0.999] }),
+});
+/** Options of AdamW. */
+export type AdamWOptions = OptionsOf<typeof adamWOptions>;
 
 export const scheduleFreeOptions = defineOptions("ScheduleFreeAdamW", {
-  ...optimizerOptions.fields,
+  ...adamWOptions.fields,
   /** Learning rate. Default 2.5e-3. */
   lr: option.number({ min: 0, default: 2.5e-3 }),
   /** Decoupled weight decay, per step and learning rate. Default 0. */
@@ -81,7 +94,7 @@ export class ScheduleFreeAdamW extends Optimizer {
     if (betas[0] === 0) {
       throw new OptionError({ where: "ScheduleFreeAdamW", expected: "betas[0] > 0", received: String(betas[0]) });
     }
-    super(model, options ?? {}, { kind: "ScheduleFreeAdamW", firstTensorName: "z", lr });
+    super(model, options ?? {}, { kind: "ScheduleFreeAdamW", lr, stateTensors: ["z", "exp_avg_sq"] });
     this.#betas = betas;
     this.#epsilon = epsilon;
     this.#weightDecay = weightDecay;
@@ -119,7 +132,14 @@ export class ScheduleFreeAdamW extends Optimizer {
     return { lrMax, weight: (this.steps + 1) ** this.#r * lrMax ** this.#weightLrPower };
   }
 
-  protected adamStep({ lrScale, weightDecay }: SlotOptions): AdamStep {
+  protected updateParameter(slot: OptimizerSlot, gradient: Tensor): void {
+    const { parameter, master, state } = slot;
+    const adamState = { parameter: master ?? parameter, first: state.z!, second: state.exp_avg_sq! };
+    parameter.device.kernels.adam(adamState, gradient, this.#computeStep(slot));
+  }
+
+  /** Returns the coefficients of the next step. */
+  #computeStep({ lrScale, weightDecay }: OptimizerSlot): AdamStep {
     const [beta1, beta2] = this.#betas;
     const { weight } = this.#computeAverageWeight();
     const newWeightSum = this.#weightSum + weight;
@@ -142,13 +162,13 @@ export class ScheduleFreeAdamW extends Optimizer {
     this.adoptWrittenParameters();
     const { savedParameters, workspace } = this.#allocateAverages();
     using ownedWorkspace = workspace;
-    for (const [i, { parameter, master, first }] of this.slots.entries()) {
+    for (const [i, { parameter, master, state }] of this.slots.entries()) {
       if (parameter.size === 0) continue;
       const { kernels } = parameter.device;
       kernels.copy(savedParameters[i]!, parameter);
       using elements = ownedWorkspace!.slice(0, 0, parameter.size);
       using x = elements.reshape(parameter.shape);
-      kernels.binary("sub", x, first, master ?? parameter);
+      kernels.binary("sub", x, state.z!, master ?? parameter);
       kernels.scalar("mul", x, x, 1 - 1 / this.#betas[0]);
       kernels.binary("add", parameter, master ?? parameter, x);
     }
@@ -214,11 +234,11 @@ export class ScheduleFreeAdamW extends Optimizer {
     if (state.numbers.weightSum! < 0) throw new StateDictError({ where, expected: "weightSum ≥ 0" });
   }
 
-  protected numbers(): Readonly<Record<string, number>> {
+  protected override numbers(): Readonly<Record<string, number>> {
     return { weightSum: this.#weightSum, lrMax: this.#lrMax };
   }
 
-  protected setNumbers({ weightSum, lrMax }: Readonly<Record<string, number>>): void {
+  protected override setNumbers({ weightSum, lrMax }: Readonly<Record<string, number>>): void {
     this.#weightSum = weightSum!;
     this.#lrMax = lrMax!;
   }
@@ -241,19 +261,9 @@ export class ScheduleFreeAdamW extends Optimizer {
 }
 
 /** Initializes z with the weights. */
-function startSequence({ parameter, master, first }: OptimizerSlot): void {
-  if (first.size > 0) parameter.device.kernels.copy(first, master ?? parameter);
+function startSequence({ parameter, master, state }: OptimizerSlot): void {
+  if (parameter.size > 0) parameter.device.kernels.copy(state.z!, master ?? parameter);
 }
-
-export const adamWOptions = defineOptions("AdamW", {
-  ...optimizerOptions.fields,
-  /** Learning rate. Default 1e-3. */
-  lr: option.number({ min: 0, default: 1e-3 }),
-  /** Decoupled weight decay, per step and learning rate. Default 1e-2. */
-  weightDecay: option.number({ min: 0, default: 1e-2 }),
-});
-/** Options of AdamW. */
-export type AdamWOptions = OptionsOf<typeof adamWOptions>;
 
 /**
  * Adam with decoupled weight decay (Kingma and Ba 2015; Loshchilov and Hutter 2019), like PyTorch's AdamW. Defaults: lr
@@ -284,19 +294,20 @@ export class AdamW extends Optimizer {
 
   constructor(model: Module, options?: AdamWOptions) {
     const { lr, betas, epsilon, weightDecay } = adamWOptions.parse(options);
-    super(model, options ?? {}, { kind: "AdamW", firstTensorName: "exp_avg", lr });
+    super(model, options ?? {}, { kind: "AdamW", lr, stateTensors: ["exp_avg", "exp_avg_sq"] });
     this.#betas = betas;
     this.#epsilon = epsilon;
     this.#weightDecay = weightDecay;
   }
 
-  protected numbers(): Readonly<Record<string, number>> {
-    return {};
+  protected updateParameter(slot: OptimizerSlot, gradient: Tensor): void {
+    const { parameter, master, state } = slot;
+    const adamState = { parameter: master ?? parameter, first: state.exp_avg!, second: state.exp_avg_sq! };
+    parameter.device.kernels.adam(adamState, gradient, this.#computeStep(slot));
   }
 
-  protected setNumbers(): void {}
-
-  protected adamStep({ lrScale, weightDecay, steps }: SlotOptions): AdamStep {
+  /** Returns the coefficients of the next step. */
+  #computeStep({ lrScale, weightDecay, steps }: OptimizerSlot): AdamStep {
     const [beta1, beta2] = this.#betas;
     const t = steps + 1;
     return {

@@ -1,5 +1,4 @@
 import {
-  type AdamStep,
   defineOptions,
   expectValue,
   formatValue,
@@ -12,35 +11,33 @@ import {
   type OptionsOf,
   scope,
   StateDictError,
-  Tensor,
+  type Tensor,
   checkModule,
 } from "@mosaic/core";
 import { type FlatParameters, gatherShard, getShard } from "../sharding/flat-parameters.ts";
 import { loadShardedState, type PendingHostTensor, type ShardedEntry } from "../sharding/sharded-state.ts";
 import { FiniteChecker } from "./gradients.ts";
+import {
+  adoptChangedElements,
+  checkFrozenParameters,
+  checkGradientsReduced,
+  checkSharding,
+  checkStateTensors,
+  createSlots,
+  listSlotTensors,
+  nameSteps,
+  type OptimizerSlot,
+  type OverridesFunction,
+} from "./optimizer-slot.ts";
 import type { Schedule } from "./schedules.ts";
-
-export const parameterOverrides = defineOptions("forParameter", {
-  /** Factor on the learning rate. Default 1. */
-  lrScale: option.number({ min: 0, default: 1 }),
-  /** Weight decay of this parameter. Default: the optimizer's. */
-  weightDecay: option.number({ min: 0, optional: true }),
-});
-/** Options of an individual parameter. */
-export type ParameterOverrides = OptionsOf<typeof parameterOverrides>;
-type OverridesFunction = (name: string, parameter: Tensor) => ParameterOverrides;
 
 export const optimizerOptions = defineOptions("Optimizer", {
   /** Learning rate. Default: the optimizer's own. */
   lr: option.number({ min: 0, optional: true }),
   /** Factor on the learning rate as a function of the step. Default: always 1. */
   schedule: option.custom("a function that maps the step to a factor", option.isFunction<Schedule>, { optional: true }),
-  /** Decoupled weight decay, per step and learning rate. Default: the optimizer's own. */
+  /** Weight decay. Default: the optimizer's own. */
   weightDecay: option.number({ min: 0, optional: true }),
-  /** Added to the square root of the mean square. Default 1e-8. */
-  epsilon: option.number({ min: 0, default: 1e-8 }),
-  /** Decay rates of the means of gradients and of their squares. Default [0.9, 0.999]. */
-  betas: option.pair(option.number({ min: 0, below: 1 }), { default: [0.9, 0.999] }),
   /**
    * Options of individual parameters, like PyTorch's parameter groups. For example, `forParameter: (name, { rank }) =>
    * (rank < 2 ? { weightDecay: 0 } : {})` disables weight decay for norms and biases. Default: none.
@@ -73,7 +70,7 @@ const optimizerLoadOptions = defineOptions("loadStateDict", { dryRun: option.boo
 
 /** State of an optimizer: tensors by name, and numbers. */
 export interface OptimizerState {
-  /** Name of the optimizer: "AdamW" or "ScheduleFreeAdamW". The state of another optimizer is rejected. */
+  /** Name of the optimizer, such as "AdamW" or "SGD". The state of another optimizer is rejected. */
   readonly kind: string;
   readonly tensors: ReadonlyMap<string, Tensor | HostTensor>;
   readonly numbers: Readonly<Record<string, number>>;
@@ -84,32 +81,56 @@ export interface HostOptimizerState extends Pick<OptimizerState, "kind" | "numbe
   readonly tensors: ReadonlyMap<string, PendingHostTensor>;
 }
 
-/** A parameter and its state in the optimizer. */
-export interface OptimizerSlot {
-  readonly name: string;
+/** What a subclass of `Optimizer` declares. */
+export interface OptimizerDeclaration {
+  /** Name of the optimizer, in its state and in error messages. */
+  readonly kind: string;
+  /** Default learning rate. */
+  readonly lr: number;
   /**
-   * The tensor that a step updates: the model's parameter or, if it is sharded, this rank's elements of it [n]. Its
-   * `grad` is the gradient of these elements.
+   * Names of the state tensors of each parameter, such as "exp_avg". They are float32 and 0 before the first step.
+   * Default: none.
    */
-  readonly parameter: Tensor;
-  /** The model's parameter. */
-  readonly source: Tensor;
-  readonly first: Tensor;
-  readonly second: Tensor;
-  /** Float32 master copy of a 16-bit parameter, to which updates are applied; null for a float32 parameter. */
-  readonly master: Tensor | null;
-  readonly lrScale: number;
-  readonly weightDecay: number | undefined;
-  /** Number of updates of the parameter. Steps in which it had no gradient do not count. */
-  steps: number;
+  readonly stateTensors?: readonly string[];
 }
-
-/** The fields of a slot on which the coefficients of a step depend. */
-export type SlotOptions = Pick<OptimizerSlot, "lrScale" | "weightDecay" | "steps">;
 
 /**
  * Base class of optimizers: manages the tensors that they update, and their state. Every rank steps independently. With
  * gradients that are equal on all ranks (`reduceGradients`), parameters stay equal.
+ *
+ * A subclass declares its state tensors and implements `updateParameter`.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init, Linear, type Module, type Tensor } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { Optimizer, type OptimizerOptions, type OptimizerSlot } from "@mosaic/nn";
+ * class Adagrad extends Optimizer {
+ *   constructor(model: Module, options: OptimizerOptions = {}) {
+ *     super(model, options, { kind: "Adagrad", lr: 0.01, stateTensors: ["sum"] });
+ *   }
+ *   protected updateParameter({ parameter, master, state, lrScale }: OptimizerSlot, gradient: Tensor): void {
+ *     const { device, shape } = parameter;
+ *     using update = device.empty(shape, "float32");
+ *     device.kernels.unary("square", update, gradient);
+ *     device.kernels.binary("add", state.sum!, state.sum!, update);
+ *     device.kernels.unary("sqrt", update, state.sum!);
+ *     device.kernels.scalar("add", update, update, 1e-10);
+ *     device.kernels.binary("div", update, gradient, update);
+ *     device.kernels.scalar("mul", update, update, this.learningRate * lrScale);
+ *     device.kernels.binary("sub", master ?? parameter, master ?? parameter, update);
+ *   }
+ * }
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using layer = new Linear(ctx, 2, 1, { bias: false });
+ * ctx.device.write(layer.weight, [1, 1]);
+ * using optimizer = new Adagrad(layer, { lr: 0.5 });
+ * layer.weight.grad = fromArray(ctx, [3, -4], [1, 2]);
+ * optimizer.step();
+ * optimizer.zeroGrad();
+ * Array.from(await layer.weight.read()); // => [0.5, 1.5]
+ * [...optimizer.stateDict().tensors.keys()]; // => ["weight.sum"]
+ * ```
  */
 export abstract class Optimizer implements Disposable {
   /**
@@ -121,7 +142,6 @@ export abstract class Optimizer implements Disposable {
   steps = 0;
   protected readonly slots: readonly OptimizerSlot[];
   readonly #kind: string;
-  readonly #firstTensorName: string;
   /** The learning rate that was passed as an option. */
   readonly #lrOption: number;
   readonly #schedule: Schedule;
@@ -136,13 +156,13 @@ export abstract class Optimizer implements Disposable {
   /** The last slot of each sharded unit. */
   readonly #lastSlotByUnit: ReadonlyMap<FlatParameters, number>;
 
-  /** `firstTensorName` is PyTorch's name for the first of the two state tensors of a parameter. */
   protected constructor(
     model: Module,
     options: OptimizerOptions,
-    { kind, firstTensorName, lr }: { kind: string; firstTensorName: string; lr: number },
+    { kind, lr, stateTensors = [] }: OptimizerDeclaration,
   ) {
     checkModule(kind, model);
+    checkStateTensors(kind, stateTensors);
     const parameters = model.parameters();
     expectValue(kind, parameters.length > 0, "a model with parameters", model, "register layers with addChild");
     for (const parameter of parameters) parameter.assertNotDisposed(kind);
@@ -150,13 +170,12 @@ export abstract class Optimizer implements Disposable {
     const sharedOptions = Object.entries(options).filter(([name]) => Object.hasOwn(optimizerOptions.fields, name));
     const settings = optimizerOptions.parse(Object.fromEntries(sharedOptions), kind);
     this.#kind = kind;
-    this.#firstTensorName = firstTensorName;
     this.#lrOption = settings.lr ?? lr;
     this.lr = this.#lrOption;
     this.#schedule = settings.schedule ?? (() => 1);
     // Created within a scope, which releases the states of the first parameters if there is no memory for the others.
-    this.slots = scope(() => createSlots(model, settings.forParameter));
-    for (const x of this.slots.flatMap(({ first, second, master }) => [first, second, master])) if (x) keep(x);
+    this.slots = scope(() => createSlots(model, stateTensors, settings.forParameter));
+    for (const x of this.slots.flatMap(listSlotTensors)) keep(x);
     this.#frozenParameters = model.namedParameters().filter(([, parameter]) => !parameter.requiresGrad);
     const units = this.slots.map(({ source }, i) => [getShard(source)?.unit, i] as const);
     this.#lastSlotByUnit = new Map(units.flatMap(([unit, i]) => (unit ? [[unit, i] as const] : [])));
@@ -227,12 +246,11 @@ export abstract class Optimizer implements Disposable {
   }
 
   #updateSlot(slot: OptimizerSlot): void {
-    const { parameter, source, first, second, master } = slot;
+    const { parameter, source, master } = slot;
     if (!source.requiresGrad || !parameter.grad) return;
     if (parameter.size > 0) {
-      const { kernels } = parameter.device;
-      kernels.adam({ parameter: master ?? parameter, first, second }, parameter.grad, this.adamStep(slot));
-      if (master) kernels.copy(parameter, master);
+      this.updateParameter(slot, parameter.grad);
+      if (master) parameter.device.kernels.copy(parameter, master);
     }
     slot.steps++;
   }
@@ -244,8 +262,12 @@ export abstract class Optimizer implements Disposable {
     this.recordParameterVersions();
   }
 
-  /** Returns the coefficients of the next step for a parameter with these options. */
-  protected abstract adamStep(slotOptions: SlotOptions): AdamStep;
+  /**
+   * Updates the master copy of a parameter or, if it has none, the parameter, and its state tensors, in place. Must not
+   * change the gradient. Called for every parameter that has a gradient and at least one element. The master copy is
+   * then rounded to the parameter.
+   */
+  protected abstract updateParameter(slot: OptimizerSlot, gradient: Tensor): void;
 
   /** Disposes every parameter's gradient. */
   zeroGrad(): void {
@@ -347,20 +369,20 @@ export abstract class Optimizer implements Disposable {
 
   /** Lists the state tensors, with names as in PyTorch: "fc1.weight.exp_avg". */
   #entries(): readonly ShardedEntry[] {
-    return this.slots.flatMap(({ name, source, first, second, master }) => {
+    return this.slots.flatMap(({ name, source, state, master }) => {
       const shard = getShard(source);
-      return [
-        { name: `${name}.${this.#firstTensorName}`, shard, tensor: first },
-        { name: `${name}.exp_avg_sq`, shard, tensor: second },
-        ...(master ? [{ name: `${name}.master`, shard, tensor: master }] : []),
-      ];
+      const tensors = Object.entries(master ? { ...state, master } : state);
+      return tensors.map(([tensorName, tensor]) => ({ name: `${name}.${tensorName}`, shard, tensor }));
     });
   }
 
-  /** Returns the numbers of the state other than `steps`. */
-  protected abstract numbers(): Readonly<Record<string, number>>;
+  /** Returns the numbers of the state other than the learning rate and the numbers of steps. Default: none. */
+  protected numbers(): Readonly<Record<string, number>> {
+    return {};
+  }
 
-  protected abstract setNumbers(numbers: Readonly<Record<string, number>>): void;
+  /** Restores the numbers that `numbers` returned. */
+  protected setNumbers(_numbers: Readonly<Record<string, number>>): void {}
 
   /** Disposes the state of the parameters. The parameters themselves belong to the model. */
   dispose(): void {
@@ -368,118 +390,6 @@ export abstract class Optimizer implements Disposable {
   }
 
   [Symbol.dispose](): void {
-    for (const { first, second, master } of this.slots) for (const each of [first, second, master]) each?.dispose();
+    for (const each of this.slots.flatMap(listSlotTensors)) each.dispose();
   }
-}
-
-/** Throws an OptionError if the parameter was sharded after the optimizer was created. */
-function checkSharding(where: string, { parameter, source }: Pick<OptimizerSlot, "parameter" | "source">): void {
-  if (parameter === (getShard(source)?.tensor ?? source)) return;
-  throw new OptionError({
-    where,
-    expected: "parameters with the same sharding as when the optimizer was created",
-    received: "a model that was sharded after the optimizer was created",
-    remedy: "call fullyShard(ctx, model) before creating the optimizer",
-  });
-}
-
-/**
- * Throws an OptionError for gradients that are not reduced. Ranks that step with local gradients diverge silently, each
- * with a plausible loss.
- */
-function checkGradientsReduced(where: string, slots: readonly OptimizerSlot[], allowLocalGradients: boolean): void {
-  for (const { name, source } of slots) {
-    const { requiresGrad, grad, replication } = source;
-    // Shards are updated with reduced gradients only, so `allowLocalGradients` does not apply to them.
-    const hasLocalGrad =
-      getShard(source)?.unit.hasLocalGrad ?? (!allowLocalGradients && grad !== null && replication?.hasLocalGrad);
-    if (!requiresGrad || !hasLocalGrad) continue;
-    const isSharded = getShard(source) !== undefined;
-    throw new OptionError({
-      where,
-      expected: `gradients reduced over the ${replication!.ranks} ranks`,
-      received: `a gradient of "${name}" from this rank only`,
-      remedy: `call reduceGradients(ctx, model) between backward() and step()${isSharded ? "" : ", or pass allowLocalGradients: true"}`,
-    });
-  }
-}
-
-/**
- * Returns PyTorch's name for the number of steps of a parameter, which is saved if it differs from that of the
- * optimizer.
- */
-function nameSteps({ name }: OptimizerSlot): string {
-  return `${name}.step`;
-}
-
-/** Throws an OptionError for a gradient of a parameter that was unfrozen later and therefore has no moments. */
-function checkFrozenParameters(where: string, frozenParameters: readonly [string, Tensor][]): void {
-  const unfrozen = frozenParameters.find(
-    ([, parameter]) => parameter.requiresGrad && (getShard(parameter)?.tensor ?? parameter).grad !== null,
-  );
-  if (!unfrozen) return;
-  throw new OptionError({
-    where,
-    expected: "gradients only of parameters that required one when the optimizer was created",
-    received: `a gradient of "${unfrozen[0]}", which was frozen then`,
-    remedy: "create the optimizer after setting requiresGrad",
-  });
-}
-
-/**
- * master ← parameter where round(master) ≠ parameter: elements that were not written keep the low bits that 16 bits
- * cannot hold. The backward of relu serves as a select: it passes dy where x > 0 or x is NaN, and gives 0 elsewhere.
- */
-function adoptChangedElements(master: Tensor, parameter: Tensor): void {
-  const { device, shape } = master;
-  const { kernels } = device;
-  using rounded = device.empty(shape, parameter.dtype);
-  using difference = device.empty(shape, "float32");
-  using one = device.empty([1], "float32");
-  using isChanged = device.empty(shape, "float32");
-  using selected = device.empty(shape, "float32");
-  kernels.copy(rounded, master);
-  kernels.binary("sub", difference, rounded, parameter);
-  kernels.fill(one, 1);
-  using ones = one.expand(shape);
-  kernels.unaryBackward("relu", isChanged, difference, ones);
-  kernels.scalar("mul", difference, difference, -1);
-  kernels.unaryBackward("relu", selected, difference, ones);
-  kernels.binary("add", isChanged, isChanged, selected);
-  kernels.unaryBackward("relu", selected, isChanged, parameter);
-  kernels.scalar("mul", isChanged, isChanged, -1);
-  kernels.scalar("add", isChanged, isChanged, 1);
-  kernels.unaryBackward("relu", master, isChanged, master);
-  kernels.binary("add", master, master, selected);
-}
-
-/**
- * Creates a slot for each parameter that requires a gradient. Tied parameters share one slot, under their first name.
- * The states belong to the current scope.
- */
-function createSlots(model: Module, getOverrides: OverridesFunction = () => ({})): OptimizerSlot[] {
-  const seenParameters = new Set<Tensor>();
-  return model.namedParameters().flatMap(([name, parameter]) => {
-    if (!parameter.requiresGrad || seenParameters.has(parameter)) return [];
-    seenParameters.add(parameter);
-    const overrides = getOverrides(name, parameter);
-    const { lrScale, weightDecay } = parameterOverrides.parse(overrides, `forParameter("${name}")`);
-    const updatedTensor = getShard(parameter)?.tensor ?? parameter;
-    return [
-      {
-        ...{ name, source: parameter, parameter: updatedTensor, ...createSlotTensors(updatedTensor) },
-        ...{ lrScale, weightDecay, steps: 0 },
-      },
-    ];
-  });
-}
-
-function createSlotTensors(parameter: Tensor): Pick<OptimizerSlot, "first" | "second" | "master"> {
-  const { device, shape, dtype } = parameter;
-  const [first, second] = [device.empty(shape, "float32"), device.empty(shape, "float32")];
-  for (const moment of [first, second]) if (moment.size > 0) device.kernels.fill(moment, 0);
-  if (dtype === "float32") return { first, second, master: null };
-  const master = device.empty(shape, "float32");
-  if (master.size > 0) device.kernels.copy(master, parameter);
-  return { first, second, master };
 }
