@@ -47,7 +47,7 @@ const EXCLUDED_TARGETS: readonly (readonly [name: RegExp, why: string])[] = [
     /Attention(2D)?\.(layout|attend|attendCached)$|CheckedGroup\.|Group\.(post|postRows|record|checkSplit|checkOpen)$/,
     "protected: for subclasses",
   ],
-  [/AdamW\.(checkState|numbers|setNumbers|updateParameter|publishParameters)$/, "protected: for subclasses"],
+  [/(AdamW|SGD)\.(checkState|numbers|setNumbers|updateParameter|publishParameters)$/, "protected: for subclasses"],
   [
     /^conformance\.(?!\w+Suite$|alongOneAxis$|broadcastSteps$|leakCase$|RankProcesses$|arrangementOptions)/,
     "assertions, oracles and draws: they throw AssertionErrors, and are called by the cases of suites",

@@ -62,6 +62,7 @@ export {
   type StepOptions,
 } from "./optimizers/optimizer.ts";
 export type { OptimizerSlot, ParameterOverrides } from "./optimizers/optimizer-slot.ts";
+export { SGD, type SGDOptions } from "./optimizers/sgd.ts";
 export {
   constant,
   cosine,

@@ -26,6 +26,7 @@ import {
   readStateDict,
   saveCheckpoint,
   ScheduleFreeAdamW,
+  SGD,
   summonFullParameters,
 } from "../src/index.ts";
 import { getShard } from "../src/sharding/flat-parameters.ts";
@@ -118,13 +119,14 @@ test.each(meshes.flatMap((mesh) => stages.map((stage) => ({ mesh, stage }))))(
 );
 
 test.each(stages)(
-  "stage %i trains with activation checkpoints, bfloat16 and a schedule-free optimizer",
+  "stage %i trains with activation checkpoints, bfloat16, a schedule-free optimizer and SGD",
   async (stage) => {
     const mesh = { dp: 2, sp: 1 };
     const variants: Partial<RunOptions>[] = [
       { options: { wrapBlock: (block, x) => checkpoint((each) => block.forward(each), x) } },
       { options: { dtype: "bfloat16" } },
       { createOptimizer: (model) => new ScheduleFreeAdamW(model, { lr: 2e-2 }) },
+      { createOptimizer: (model) => new SGD(model, { lr: 1e-2, momentum: 0.9, weightDecay: 0.1 }) },
     ];
     for (const [i, variant] of variants.entries()) {
       const unclippedOptions = { mesh, maxNorm: Infinity, ...variant };

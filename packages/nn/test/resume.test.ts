@@ -26,6 +26,7 @@ import {
   saveCheckpoint,
   ScheduleFreeAdamW,
   Sequential,
+  SGD,
   type TrainingState,
   writeSafetensors,
 } from "../src/index.ts";
@@ -45,6 +46,7 @@ function buildModel(ctx: Context): Sequential {
 const optimizers: Readonly<Record<string, (model: Module) => Optimizer>> = {
   AdamW: (model) => new AdamW(model, { lr: 1e-2 }),
   ScheduleFreeAdamW: (model) => new ScheduleFreeAdamW(model, { lr: 1e-2, warmupSteps: 4 }),
+  SGD: (model) => new SGD(model, { lr: 1e-2, momentum: 0.9, nesterov: true, weightDecay: 1e-2 }),
 };
 
 /** Trains on data from the context's random number generator, from which a resumed run must draw the same numbers. */

@@ -95,6 +95,7 @@ export const modelCalls: Readonly<Record<string, Arguments>> = {
   "ropeScaling.yarn": () => [{ factor: 2, originalLength: 64, betaFast: 16, truncate: false }],
   "ropeScaling.llama3": () => [{ factor: 2, originalLength: 64, highFreqFactor: 8 }],
   AdamW: (f) => [linearModel(f), { lr: 0.1, betas: [0.9, 0.9], forParameter: () => ({ lrScale: 1 }) }],
+  SGD: (f) => [linearModel(f), { lr: 0.1, momentum: 0.9, nesterov: true }],
   ScheduleFreeAdamW: (f) => [linearModel(f), { lr: 0.1, warmupSteps: 2 }],
   "*.forward": ({ tensor }) => [tensor(2, 4)],
   "*.step": ({ tensor }) => [{ loss: tensor() }],
