@@ -41,6 +41,7 @@ export {
   type LoRAOptions,
   loraStateDict,
   markOnlyLoRATrainable,
+  mergeLoRA,
 } from "./layers/lora.ts";
 export { TiedLinear } from "./layers/tied-linear.ts";
 export { crossEntropy, type CrossEntropyOptions, crossEntropyTerms } from "./losses/cross-entropy.ts";

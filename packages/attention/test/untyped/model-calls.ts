@@ -74,6 +74,7 @@ export const modelCalls: Readonly<Record<string, Arguments>> = {
   LoRA: ({ ctx }) => [ctx, new core.Linear(ctx, 4, 4), { rank: 2, alpha: 4, dropout: 0.1 }],
   addLoRA: (f) => [f.ctx, new Sequential(linearModel(f)), { targets: ["0"], rank: 2 }],
   loraStateDict: (f) => [linearModel(f)],
+  mergeLoRA: (f) => [new Sequential(linearModel(f))],
   markOnlyLoRATrainable: (f) => [linearModel(f)],
   TiedLinear: ({ ctx }) => [new Embedding(ctx, 3, 4)],
   LayerNorm: ({ ctx }) => [ctx, 4, { epsilon: 1e-3 }],

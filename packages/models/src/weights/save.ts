@@ -103,7 +103,7 @@ function listSavedWeights(model: SavedModel): readonly SavedWeight[] {
       where: "saveModel",
       expected: `a parameter "${weight.parameter}"`,
       received: "none, because a layer of the model was replaced",
-      remedy: "save before addLoRA, or restore the merged layers",
+      remedy: "call mergeLoRA(model) if it has adapters, or restore the replaced layers",
     });
   });
 }

@@ -15,6 +15,7 @@ import {
   type OptionsOf,
   type Tensor,
 } from "@mosaic/core";
+import { getShard } from "../sharding/flat-parameters.ts";
 import { Dropout, type DropoutForwardOptions, shardingOptions } from "./dropout.ts";
 
 // W [out,in] is the weight of the base; A [rank,in], B [out,rank].
@@ -159,14 +160,9 @@ export class LoRA extends Module {
   }
 
   #mergeWeight(): MergedWeight {
-    const [base, a, b] = [this.base.weight, this.a.weight, this.b.weight];
-    const { device } = base;
-    const weight = keep(device.empty(base.shape, base.dtype));
-    // float32, so that the sum is rounded once.
-    using product = device.empty(base.shape, "float32");
-    device.kernels.matmul(product, b, a, false);
-    device.kernels.scalar("mul", product, product, this.scale);
-    device.kernels.binary("add", weight, base, product);
+    const { device, shape, dtype } = this.base.weight;
+    const weight = keep(device.empty(shape, dtype));
+    writeMergedWeight(weight, this);
     return { weight, versions: this.#versions() };
   }
 
@@ -174,6 +170,15 @@ export class LoRA extends Module {
     this.unmerge();
     super[Symbol.dispose]();
   }
+}
+
+/** weight ← W + scale · B A. `weight` may be W. The sum is float32, so that it is rounded once. */
+function writeMergedWeight(weight: Tensor, { base, a, b, scale }: LoRA): void {
+  const { device, shape } = base.weight;
+  using product = device.empty(shape, "float32");
+  device.kernels.matmul(product, b.weight, a.weight, false);
+  device.kernels.scalar("mul", product, product, scale);
+  device.kernels.binary("add", weight, base.weight, product);
 }
 
 function freeze(parameters: readonly Tensor[]): void {
@@ -241,11 +246,95 @@ export function addLoRA(ctx: Context, model: Module, options: AddLoRAOptions): r
   return targetLayers.map(({ path }) => path);
 }
 
-interface LayerEntry {
+/**
+ * Adds the update of each adapter within a model to the weight of its base, W ← W + scale · B A, and replaces the
+ * adapter by the base, as PEFT's `merge_and_unload`. Parameters then have the names that they had before `addLoRA`.
+ * Sums are float32, rounded once to the dtype of W. Adapters are merged one after the other and disposed. The bases
+ * remain frozen. Returns the paths of the merged layers, none if the model has no adapters.
+ *
+ * @example
+ * ```ts
+ * import { init, Linear } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { addLoRA, GELU, mergeLoRA, Sequential } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using model = new Sequential(new Linear(ctx, 4, 4), new GELU(), new Linear(ctx, 4, 1, { bias: false }));
+ * addLoRA(ctx, model, { targets: ["0", "2"], rank: 2 });
+ * // … train …
+ * mergeLoRA(model); // => ["0", "2"]
+ * [...model.stateDict().keys()]; // => ["0.weight", "0.bias", "2.weight"]
+ * ```
+ * @throws OptionError, without any change, if the model itself is an adapter, if it is sharded, if a base uses the
+ * weight of another layer, or if a module stores an adapter in a `#field`. DisposedError if an adapter is disposed.
+ */
+export function mergeLoRA(model: Module): readonly string[] {
+  checkModule("mergeLoRA", model);
+  if (model instanceof LoRA) {
+    throw new OptionError({
+      where: "mergeLoRA",
+      expected: "a model that contains adapters",
+      received: "a LoRA, which has no parent in which it can be replaced",
+      remedy: "call mergeLoRA with the module that has this layer, or call layer.merge()",
+    });
+  }
+  const entries = listAdapterEntries(model);
+  const usedWeights = listParametersOutsideAdapters(model);
+  for (const { parent, name, path, layer } of entries) {
+    const otherAdapters = entries.filter((each) => each.layer !== layer);
+    const otherWeights = otherAdapters.map((each) => each.layer.base.weight);
+    checkMergeable(path, layer, new Set([...usedWeights, ...otherWeights]));
+    // Replaces each adapter by itself first, so that one that cannot be replaced is reported before anything changes.
+    parent.replaceChild(name, layer);
+  }
+  for (const adapter of new Set(entries.map(({ layer }) => layer))) {
+    writeMergedWeight(adapter.base.weight, adapter);
+    for (const { parent, name, layer } of entries) if (layer === adapter) parent.replaceChild(name, adapter.base);
+    adapter.unmerge();
+    for (const [, child] of adapter.children()) if (child !== adapter.base) child.dispose();
+  }
+  return entries.map(({ path }) => path);
+}
+
+/**
+ * Throws an error, before anything changes, if an adapter cannot be merged into its base. `otherWeights` are those that
+ * other layers of the model use.
+ */
+function checkMergeable(path: string, { base, a, b }: LoRA, otherWeights: ReadonlySet<Tensor>): void {
+  const where = `mergeLoRA: "${path}"`;
+  const weights = [base.weight, a.weight, b.weight];
+  for (const weight of weights) weight.assertNotDisposed(where);
+  if (weights.some((weight) => getShard(weight))) {
+    throw new OptionError({
+      where,
+      expected: "a model that is not sharded",
+      received: "parameters that fullyShard has sharded",
+      remedy: "call saveCheckpoint, load the checkpoint into a model without fullyShard, and merge its adapters",
+    });
+  }
+  if (otherWeights.has(base.weight) || !base.parameters().includes(base.weight)) {
+    throw new OptionError({
+      where,
+      expected: "a base whose weight no other layer uses",
+      received: `a ${base.constructor.name} that shares its weight with another layer, which merging would change`,
+      remedy: "call merge() of the adapter, which keeps the weight",
+    });
+  }
+}
+
+/** Lists the parameters of the modules within a model, other than adapters and the modules within them. */
+function listParametersOutsideAdapters(module: Module): Tensor[] {
+  if (module instanceof LoRA) return [];
+  const children = module.children().map(([, child]) => child);
+  const parametersOfChildren = new Set(children.flatMap((child) => child.parameters()));
+  const ownParameters = module.parameters().filter((parameter) => !parametersOfChildren.has(parameter));
+  return [...ownParameters, ...children.flatMap(listParametersOutsideAdapters)];
+}
+
+interface LayerEntry<L extends Module = Linear> {
   readonly parent: Module;
   readonly name: string;
   readonly path: string;
-  readonly layer: Linear;
+  readonly layer: L;
 }
 
 /** Lists the Linear layers within a module, except those of adapters. */
@@ -254,6 +343,14 @@ function findLinears(parent: Module, prefix = ""): LayerEntry[] {
   return parent.children().flatMap(([name, child]) => {
     const path = `${prefix}${name}`;
     return child instanceof Linear ? [{ parent, name, path, layer: child }] : findLinears(child, `${path}.`);
+  });
+}
+
+/** Lists the adapters within a module, with their parents. */
+function listAdapterEntries(parent: Module, prefix = ""): LayerEntry<LoRA>[] {
+  return parent.children().flatMap(([name, child]) => {
+    const path = `${prefix}${name}`;
+    return child instanceof LoRA ? [{ parent, name, path, layer: child }] : listAdapterEntries(child, `${path}.`);
   });
 }
 
