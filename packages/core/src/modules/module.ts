@@ -4,11 +4,20 @@ import { keep, scopeUnlessAsync } from "../scope.ts";
 import { isTensor, type Tensor } from "../tensor.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
 
-/** Runs before `forward` and returns its new arguments, or nothing to leave them unchanged. */
+/** Runs before `forward` of `module` and returns its new arguments, or nothing to leave them unchanged. */
 // oxlint-disable-next-line typescript/no-invalid-void-type -- a function without a return statement
-export type ForwardPreHook = (args: readonly unknown[]) => readonly unknown[] | void;
-/** Runs after `forward` and returns the new result of the call, or nothing to leave it unchanged. */
-export type ForwardHook = (output: unknown) => unknown;
+export type ForwardPreHook = (args: readonly unknown[], module: Module) => readonly unknown[] | void;
+/**
+ * Runs after `forward` of `module` and returns the new result of the call, or nothing to leave it unchanged. `args` are
+ * the arguments of `forward`, as the pre-hooks returned them.
+ */
+export type ForwardHook = (output: unknown, args: readonly unknown[], module: Module) => unknown;
+
+/** Removes a hook. Disposing it also removes the hook, so that `using` limits a hook to a block. */
+export interface RemovableHandle extends Disposable {
+  /** Removes the hook. Does nothing if it was removed before. */
+  remove(): void;
+}
 
 /**
  * Base class of modules with parameters: their own tensors and those of child modules. Names are dotted paths, the same
@@ -37,8 +46,9 @@ export abstract class Module implements Disposable {
   readonly #parameters = new Map<string, Tensor>();
   readonly #buffers = new Map<string, Tensor>();
   readonly #children = new Map<string, Module>();
-  readonly #forwardPreHooks: ForwardPreHook[] = [];
-  readonly #forwardHooks: ForwardHook[] = [];
+  /** Copied on each change, so that a call runs the hooks that were registered when it began to run them. */
+  #forwardPreHooks: readonly RegisteredHook<ForwardPreHook>[] = [];
+  #forwardHooks: readonly RegisteredHook<ForwardHook>[] = [];
   readonly #resources: Disposable[] = [];
   #training = true;
   /** Whether fields were compared with the registered children since the children last changed. */
@@ -54,23 +64,22 @@ export abstract class Module implements Disposable {
 
   // oxlint-disable-next-line typescript/no-unsafe-function-type -- of any parameters
   #wrapForward(forward: Function): (...args: readonly unknown[]) => unknown {
-    const [preHooks, hooks] = [this.#forwardPreHooks, this.#forwardHooks];
     return (...args) =>
       scopeUnlessAsync(() => {
         if (!this.#areFieldsChecked) this.#checkFields();
-        if (preHooks.length === 0 && hooks.length === 0) return Reflect.apply(forward, this, args) as unknown;
-        const hookedArgs = preHooks.reduce((hookArgs, hook) => hook(hookArgs) ?? hookArgs, args);
-        return hooks.reduce(
-          (hookOutput, hook) => hook(hookOutput) ?? hookOutput,
-          Reflect.apply(forward, this, hookedArgs) as unknown,
+        const hookedArgs = this.#forwardPreHooks.reduce((hookArgs, { hook }) => hook(hookArgs, this) ?? hookArgs, args);
+        const output = Reflect.apply(forward, this, hookedArgs) as unknown;
+        return this.#forwardHooks.reduce(
+          (hookOutput, { hook }) => hook(hookOutput, hookedArgs, this) ?? hookOutput,
+          output,
         );
       });
   }
 
   /**
    * Runs `hook` before every call of `forward`, within its scope and after previously registered hooks, as PyTorch's
-   * `register_forward_pre_hook`. Other methods do not run it, even if they compute the same: `CausalLM.generate` of
-   * @mosaic/models calls only the forwards of submodules, so that only their hooks run.
+   * `register_forward_pre_hook`. Returns a handle that removes the hook. Other methods do not run it, even if they compute
+   * the same: `CausalLM.generate` of @mosaic/models calls only the forwards of submodules, so that only their hooks run.
    *
    * @example
    * ```ts
@@ -80,24 +89,55 @@ export abstract class Module implements Disposable {
    * using layer = new Linear(ctx, 2, 1, { bias: false });
    * ctx.device.write(layer.weight, [1, 2]);
    * layer.registerForwardPreHook(([x]) => [(x as Tensor).scale(10)]);
-   * layer.registerForwardHook((y) => (y as Tensor).neg());
+   * const handle = layer.registerForwardHook((y) => (y as Tensor).neg());
    * using x = ones(ctx, [1, 2]);
    * using y = layer.forward(x);
    * await y.item(); // => -30
+   * handle.remove();
+   * using z = layer.forward(x);
+   * await z.item(); // => 30
    * ```
    */
-  registerForwardPreHook(hook: ForwardPreHook): void {
+  registerForwardPreHook(hook: ForwardPreHook): RemovableHandle {
     checkFunction(`${className(this)}.registerForwardPreHook`, hook);
-    this.#forwardPreHooks.push(hook);
+    const entry = { hook };
+    this.#forwardPreHooks = [...this.#forwardPreHooks, entry];
+    return createHandle(() => {
+      this.#forwardPreHooks = this.#forwardPreHooks.filter((each) => each !== entry);
+    });
   }
 
   /**
-   * Runs `hook` on the result of every call of `forward`, within its scope, as PyTorch's `register_forward_hook`. Other
-   * methods do not run it, as described at `registerForwardPreHook`.
+   * Runs `hook` on the result of every call of `forward`, within its scope and after previously registered hooks, as
+   * PyTorch's `register_forward_hook`. Returns a handle that removes the hook. Other methods do not run it, as described at
+   * `registerForwardPreHook`.
+   *
+   * @example
+   * ```ts
+   * import { init, Linear, type Module, ones, type Tensor } from "@mosaic/core";
+   * import { cpu } from "@mosaic/kernels-cpu";
+   * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+   * using layer = new Linear(ctx, 4, 2);
+   * using x = ones(ctx, [3, 4]);
+   * const shapes: string[] = [];
+   * const printShapes = (y: unknown, [x]: readonly unknown[], module: Module): void => {
+   *   shapes.push(`${module.constructor.name} ${(x as Tensor).shape} → ${(y as Tensor).shape}`);
+   * };
+   * {
+   *   using handle = layer.registerForwardHook(printShapes); // until the end of the block
+   *   layer.forward(x).dispose();
+   * }
+   * layer.forward(x).dispose();
+   * shapes; // => ["Linear 3,4 → 3,2"]
+   * ```
    */
-  registerForwardHook(hook: ForwardHook): void {
+  registerForwardHook(hook: ForwardHook): RemovableHandle {
     checkFunction(`${className(this)}.registerForwardHook`, hook);
-    this.#forwardHooks.push(hook);
+    const entry = { hook };
+    this.#forwardHooks = [...this.#forwardHooks, entry];
+    return createHandle(() => {
+      this.#forwardHooks = this.#forwardHooks.filter((each) => each !== entry);
+    });
   }
 
   /** Whether the module has forward hooks. Code that replaces `forward` by another operation would skip them. */
@@ -346,6 +386,15 @@ export abstract class Module implements Disposable {
     for (const buffer of this.#buffers.values()) buffer.dispose();
     for (const resource of this.#resources.splice(0)) resource[Symbol.dispose]();
   }
+}
+
+/** A registration of a hook. The same function may be registered several times. */
+interface RegisteredHook<F> {
+  readonly hook: F;
+}
+
+function createHandle(remove: () => void): RemovableHandle {
+  return { remove, [Symbol.dispose]: remove };
 }
 
 /** Returns the name of a module's class, for messages. */

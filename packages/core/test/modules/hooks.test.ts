@@ -45,6 +45,67 @@ describe("forward hooks", () => {
     expect(Array.from(await x.grad!.read())).toEqual([54, 108]);
   });
 
+  test("are passed the module, and the arguments that the pre-hooks returned", async () => {
+    const linear = layer();
+    const calls: unknown[][] = [];
+    linear.registerForwardPreHook((...args) => {
+      calls.push(args);
+      return [((args[0] as readonly Tensor[])[0] as Tensor).scale(3)];
+    });
+    linear.registerForwardHook((...args) => {
+      calls.push(args);
+      expect((args[1][0] as Tensor).isDisposed).toBe(false);
+    });
+    const x = ones(ctx, [1, 2]);
+    const y = linear.forward(x);
+    expect(await y.item()).toBe(9);
+    const [[preArgs, preModule], [output, args, module]] = calls as [unknown[], unknown[]];
+    expect(preArgs).toEqual([x]);
+    expect([preModule, module]).toEqual([linear, linear]);
+    expect(output).toBe(y);
+    expect(args).toHaveLength(1);
+    expect((args as readonly unknown[])[0]).not.toBe(x);
+  });
+
+  test("are removed by their handles, each registration of a function separately", async () => {
+    const linear = layer();
+    const double = (y: unknown) => (y as Tensor).scale(2);
+    const x = ones(ctx, [1, 2]);
+    const handles = [linear.registerForwardHook(double), linear.registerForwardHook(double)];
+    handles[0]!.remove();
+    handles[0]!.remove();
+    expect(await linear.forward(x).item()).toBe(6);
+    {
+      using handle = linear.registerForwardPreHook(([each]) => [(each as Tensor).scale(5)]);
+      expect(typeof handle.remove).toBe("function");
+      expect(await linear.forward(x).item()).toBe(30);
+    }
+    expect(await linear.forward(x).item()).toBe(6);
+    expect(linear.hasForwardHooks).toBe(true);
+    handles[1]!.remove();
+    expect(linear.hasForwardHooks).toBe(false);
+    expect(await linear.forward(x).item()).toBe(3);
+  });
+
+  test("run once if they remove themselves, without skipping the next one", async () => {
+    const linear = layer();
+    const calls: string[] = [];
+    for (const name of ["a", "b"]) {
+      const preHandle = linear.registerForwardPreHook(() => {
+        calls.push(`before ${name}`);
+        preHandle.remove();
+      });
+      const handle = linear.registerForwardHook(() => {
+        calls.push(`after ${name}`);
+        handle.remove();
+      });
+    }
+    const x = ones(ctx, [1, 2]);
+    linear.forward(x);
+    linear.forward(x);
+    expect(calls).toEqual(["before a", "before b", "after a", "after b"]);
+  });
+
   test("leave arguments and results unchanged if they return nothing", async () => {
     const linear = layer();
     const seenShapes: (readonly number[])[] = [];
