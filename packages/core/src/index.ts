@@ -97,7 +97,7 @@ export {
   type CrossAxisForwardOptions,
 } from "./modules/cross-axis-attention.ts";
 export { Linear, type LinearOptions } from "./modules/linear.ts";
-export { checkModule, type ForwardHook, type ForwardPreHook, Module, type RemovableHandle } from "./modules/module.ts";
+export { checkModule, type ForwardHook, type ForwardPreHook, Module, type NamedModulesOptions, type RemovableHandle } from "./modules/module.ts";
 export { MultiAxisAttention, type MultiAxisAttentionOptions, SelfAttention } from "./modules/multi-axis-attention.ts";
 export { MultiAxisAttention2D, type MultiAxisAttention2DOptions } from "./modules/multi-axis-attention-2d.ts";
 export {

@@ -72,12 +72,13 @@ describe("mergeLoRA", () => {
       }),
   );
 
-  test("merges an adapter that two modules share once", () =>
+  test("merges an adapter that two modules share once, which is in loraStateDict once", () =>
     onOneRank(async (ctx) => {
       const layer = new Linear(ctx, 2, 2, { bias: false });
       ctx.device.kernels.fill(layer.weight, 1);
       using model = new Sequential(layer, new GELU(), layer);
       addLoRA(ctx, model, { targets: ["0", "2"], rank: 1 });
+      expect([...loraStateDict(model).keys()]).toEqual(["0.lora_A.weight", "0.lora_B.weight"]);
       for (const each of loraStateDict(model).values()) ctx.device.kernels.fill(each, 2);
       expect(mergeLoRA(model)).toEqual(["0", "2"]);
       expect([model.at(0), model.at(2)]).toEqual([layer, layer]);

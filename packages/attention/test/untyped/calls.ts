@@ -323,6 +323,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "Mask.slices": () => [4, 4],
   "*.registerForwardPreHook": () => [(args: readonly unknown[]) => args],
   "*.registerForwardHook": () => [(output: unknown) => output],
+  "*.namedModules": () => [{ removeDuplicate: false }],
   "*.addResource": () => [{ [Symbol.dispose]() {} }],
   "Tensor.setData": ({ tensor }) => [tensor(2, 4)],
   ...modelCalls,

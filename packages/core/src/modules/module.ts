@@ -1,5 +1,7 @@
 import { checkTensor } from "../arguments.ts";
 import { checkFunction, expectValue, formatValue, OptionError } from "../errors.ts";
+import * as option from "../option.ts";
+import { defineOptions, type OptionsOf } from "../options.ts";
 import { keep, scopeUnlessAsync } from "../scope.ts";
 import { isTensor, type Tensor } from "../tensor.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
@@ -18,6 +20,13 @@ export interface RemovableHandle extends Disposable {
   /** Removes the hook. Does nothing if it was removed before. */
   remove(): void;
 }
+
+export const namedModulesOptions = defineOptions("namedModules", {
+  /** Whether a module that several modules share is listed once, under its first name. Default true. */
+  removeDuplicate: option.boolean({ default: true }),
+});
+/** Options of `Module.namedModules`. */
+export type NamedModulesOptions = OptionsOf<typeof namedModulesOptions>;
 
 /**
  * Base class of modules with parameters: their own tensors and those of child modules. Names are dotted paths, the same
@@ -342,6 +351,42 @@ export abstract class Module implements Disposable {
   /** Returns the direct children, by name. */
   children(): [name: string, module: Module][] {
     return [...this.#children];
+  }
+
+  /**
+   * Returns this module, with the name "", and all modules within it, with their paths, as PyTorch's `named_modules`: a
+   * module before its children, which are in the order of registration.
+   *
+   * @example
+   * ```ts
+   * import { init, Linear, Module } from "@mosaic/core";
+   * import { cpu } from "@mosaic/kernels-cpu";
+   * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+   * class Block extends Module {
+   *   readonly fc1 = this.addChild("fc1", new Linear(ctx, 2, 4));
+   *   readonly fc2 = this.addChild("fc2", new Linear(ctx, 4, 2));
+   * }
+   * class Model extends Module {
+   *   readonly block = this.addChild("block", new Block());
+   *   readonly again = this.addChild("again", this.block);
+   * }
+   * using model = new Model();
+   * model.namedModules().map(([name]) => name); // => ["", "block", "block.fc1", "block.fc2"]
+   * ```
+   */
+  namedModules(options?: NamedModulesOptions): [name: string, module: Module][] {
+    const { removeDuplicate } = namedModulesOptions.parse(options, `${className(this)}.namedModules`);
+    const entries: [string, Module][] = [];
+    const seenModules = new Set<Module>();
+    const visit = (name: string, module: Module): void => {
+      if (removeDuplicate && seenModules.has(module)) return;
+      seenModules.add(module);
+      entries.push([name, module]);
+      for (const [childName, child] of module.children())
+        visit(name === "" ? childName : `${name}.${childName}`, child);
+    };
+    visit("", this);
+    return entries;
   }
 
   /** Disposes every parameter's gradient. */

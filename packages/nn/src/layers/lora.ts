@@ -221,7 +221,7 @@ export function addLoRA(ctx: Context, model: Module, options: AddLoRAOptions): r
   checkContext("addLoRA", ctx);
   checkModule("addLoRA", model);
   const { targets, ...adapterOptions } = addLoRAOptions.parse(options);
-  const layers = findLinears(model);
+  const layers = listLinears(model);
   const matches = (path: string, target: string) => path === target || path.endsWith(`.${target}`);
   for (const target of targets) {
     if (layers.some(({ path }) => matches(path, target))) continue;
@@ -277,7 +277,7 @@ export function mergeLoRA(model: Module): readonly string[] {
       remedy: "call mergeLoRA with the module that has this layer, or call layer.merge()",
     });
   }
-  const entries = listAdapterEntries(model);
+  const entries = listAdapters(model);
   const usedWeights = listParametersOutsideAdapters(model);
   for (const { parent, name, path, layer } of entries) {
     const otherAdapters = entries.filter((each) => each.layer !== layer);
@@ -330,34 +330,34 @@ function listParametersOutsideAdapters(module: Module): Tensor[] {
   return [...ownParameters, ...children.flatMap(listParametersOutsideAdapters)];
 }
 
-interface LayerEntry<L extends Module = Linear> {
+interface LayerEntry<L extends Module> {
   readonly parent: Module;
   readonly name: string;
   readonly path: string;
   readonly layer: L;
 }
 
-/** Lists the Linear layers within a module, except those of adapters. */
-function findLinears(parent: Module, prefix = ""): LayerEntry[] {
-  if (parent instanceof LoRA) return [];
-  return parent.children().flatMap(([name, child]) => {
-    const path = `${prefix}${name}`;
-    return child instanceof Linear ? [{ parent, name, path, layer: child }] : findLinears(child, `${path}.`);
+/** Lists all modules within a model, with their parents. A module that several modules share is listed for each. */
+function listLayers(model: Module): LayerEntry<Module>[] {
+  const namedModules = model.namedModules({ removeDuplicate: false });
+  const modulesByPath = new Map(namedModules);
+  return namedModules.slice(1).map(([path, layer]) => {
+    const nameStart = path.lastIndexOf(".") + 1;
+    const parent = modulesByPath.get(path.slice(0, Math.max(0, nameStart - 1)))!;
+    return { parent, name: path.slice(nameStart), path, layer };
   });
 }
 
-/** Lists the adapters within a module, with their parents. */
-function listAdapterEntries(parent: Module, prefix = ""): LayerEntry<LoRA>[] {
-  return parent.children().flatMap(([name, child]) => {
-    const path = `${prefix}${name}`;
-    return child instanceof LoRA ? [{ parent, name, path, layer: child }] : listAdapterEntries(child, `${path}.`);
-  });
+/** Lists the Linear layers within a model, except those of adapters. */
+function listLinears(model: Module): LayerEntry<Linear>[] {
+  return listLayers(model).filter(
+    (entry): entry is LayerEntry<Linear> => entry.layer instanceof Linear && !(entry.parent instanceof LoRA),
+  );
 }
 
-/** Lists the adapters within a module with their paths; "" is the module itself. */
-function findAdapters(module: Module, path = ""): (readonly [path: string, adapter: LoRA])[] {
-  const ownAdapters = module instanceof LoRA ? [[path, module] as const] : [];
-  return [...ownAdapters, ...module.children().flatMap(([name, child]) => findAdapters(child, `${path}${name}.`))];
+/** Lists the adapters within a model. */
+function listAdapters(model: Module): LayerEntry<LoRA>[] {
+  return listLayers(model).filter((entry): entry is LayerEntry<LoRA> => entry.layer instanceof LoRA);
 }
 
 /**
@@ -383,10 +383,14 @@ function findAdapters(module: Module, path = ""): (readonly [path: string, adapt
 export function loraStateDict(module: Module): ReadonlyMap<string, Tensor> {
   checkModule("loraStateDict", module);
   return new Map(
-    findAdapters(module).flatMap(([path, { a, b }]) => [
-      [`${path}lora_A.weight`, a.weight] as const,
-      [`${path}lora_B.weight`, b.weight] as const,
-    ]),
+    module.namedModules().flatMap(([path, adapter]) => {
+      if (!(adapter instanceof LoRA)) return [];
+      const prefix = path === "" ? "" : `${path}.`;
+      return [
+        [`${prefix}lora_A.weight`, adapter.a.weight] as const,
+        [`${prefix}lora_B.weight`, adapter.b.weight] as const,
+      ];
+    }),
   );
 }
 
