@@ -96,8 +96,15 @@ export {
   type CrossAxisAttentionOptions,
   type CrossAxisForwardOptions,
 } from "./modules/cross-axis-attention.ts";
+export type { RemovableHandle } from "./modules/hook-list.ts";
 export { Linear, type LinearOptions } from "./modules/linear.ts";
-export { checkModule, type ForwardHook, type ForwardPreHook, Module, type NamedModulesOptions, type RemovableHandle } from "./modules/module.ts";
+export {
+  checkModule,
+  type ForwardHook,
+  type ForwardPreHook,
+  Module,
+  type NamedModulesOptions,
+} from "./modules/module.ts";
 export { MultiAxisAttention, type MultiAxisAttentionOptions, SelfAttention } from "./modules/multi-axis-attention.ts";
 export { MultiAxisAttention2D, type MultiAxisAttention2DOptions } from "./modules/multi-axis-attention-2d.ts";
 export {

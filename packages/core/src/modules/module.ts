@@ -4,6 +4,7 @@ import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import { keep, scopeUnlessAsync } from "../scope.ts";
 import { isTensor, type Tensor } from "../tensor.ts";
+import { HookList, type RemovableHandle } from "./hook-list.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
 
 /** Runs before `forward` of `module` and returns its new arguments, or nothing to leave them unchanged. */
@@ -14,12 +15,6 @@ export type ForwardPreHook = (args: readonly unknown[], module: Module) => reado
  * the arguments of `forward`, as the pre-hooks returned them.
  */
 export type ForwardHook = (output: unknown, args: readonly unknown[], module: Module) => unknown;
-
-/** Removes a hook. Disposing it also removes the hook, so that `using` limits a hook to a block. */
-export interface RemovableHandle extends Disposable {
-  /** Removes the hook. Does nothing if it was removed before. */
-  remove(): void;
-}
 
 export const namedModulesOptions = defineOptions("namedModules", {
   /** Whether a module that several modules share is listed once, under its first name. Default true. */
@@ -55,9 +50,8 @@ export abstract class Module implements Disposable {
   readonly #parameters = new Map<string, Tensor>();
   readonly #buffers = new Map<string, Tensor>();
   readonly #children = new Map<string, Module>();
-  /** Copied on each change, so that a call runs the hooks that were registered when it began to run them. */
-  #forwardPreHooks: readonly RegisteredHook<ForwardPreHook>[] = [];
-  #forwardHooks: readonly RegisteredHook<ForwardHook>[] = [];
+  readonly #forwardPreHooks = new HookList<ForwardPreHook>();
+  readonly #forwardHooks = new HookList<ForwardHook>();
   readonly #resources: Disposable[] = [];
   #training = true;
   /** Whether fields were compared with the registered children since the children last changed. */
@@ -76,10 +70,13 @@ export abstract class Module implements Disposable {
     return (...args) =>
       scopeUnlessAsync(() => {
         if (!this.#areFieldsChecked) this.#checkFields();
-        const hookedArgs = this.#forwardPreHooks.reduce((hookArgs, { hook }) => hook(hookArgs, this) ?? hookArgs, args);
+        const hookedArgs = this.#forwardPreHooks.hooks.reduce(
+          (hookArgs, hook) => hook(hookArgs, this) ?? hookArgs,
+          args,
+        );
         const output = Reflect.apply(forward, this, hookedArgs) as unknown;
-        return this.#forwardHooks.reduce(
-          (hookOutput, { hook }) => hook(hookOutput, hookedArgs, this) ?? hookOutput,
+        return this.#forwardHooks.hooks.reduce(
+          (hookOutput, hook) => hook(hookOutput, hookedArgs, this) ?? hookOutput,
           output,
         );
       });
@@ -109,11 +106,7 @@ export abstract class Module implements Disposable {
    */
   registerForwardPreHook(hook: ForwardPreHook): RemovableHandle {
     checkFunction(`${className(this)}.registerForwardPreHook`, hook);
-    const entry = { hook };
-    this.#forwardPreHooks = [...this.#forwardPreHooks, entry];
-    return createHandle(() => {
-      this.#forwardPreHooks = this.#forwardPreHooks.filter((each) => each !== entry);
-    });
+    return this.#forwardPreHooks.add(hook);
   }
 
   /**
@@ -142,16 +135,12 @@ export abstract class Module implements Disposable {
    */
   registerForwardHook(hook: ForwardHook): RemovableHandle {
     checkFunction(`${className(this)}.registerForwardHook`, hook);
-    const entry = { hook };
-    this.#forwardHooks = [...this.#forwardHooks, entry];
-    return createHandle(() => {
-      this.#forwardHooks = this.#forwardHooks.filter((each) => each !== entry);
-    });
+    return this.#forwardHooks.add(hook);
   }
 
   /** Whether the module has forward hooks. Code that replaces `forward` by another operation would skip them. */
   get hasForwardHooks(): boolean {
-    return this.#forwardPreHooks.length > 0 || this.#forwardHooks.length > 0;
+    return !(this.#forwardPreHooks.isEmpty && this.#forwardHooks.isEmpty);
   }
 
   /** Whether the module is in training mode, which `train` and `eval` set. */
@@ -431,15 +420,6 @@ export abstract class Module implements Disposable {
     for (const buffer of this.#buffers.values()) buffer.dispose();
     for (const resource of this.#resources.splice(0)) resource[Symbol.dispose]();
   }
-}
-
-/** A registration of a hook. The same function may be registered several times. */
-interface RegisteredHook<F> {
-  readonly hook: F;
-}
-
-function createHandle(remove: () => void): RemovableHandle {
-  return { remove, [Symbol.dispose]: remove };
 }
 
 /** Returns the name of a module's class, for messages. */
