@@ -99,6 +99,7 @@ export {
 export type { RemovableHandle } from "./modules/hook-list.ts";
 export { Linear, type LinearOptions } from "./modules/linear.ts";
 export {
+  type BufferOptions,
   checkModule,
   type ForwardHook,
   type ForwardPreHook,

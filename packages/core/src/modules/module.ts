@@ -16,6 +16,13 @@ export type ForwardPreHook = (args: readonly unknown[], module: Module) => reado
  */
 export type ForwardHook = (output: unknown, args: readonly unknown[], module: Module) => unknown;
 
+export const bufferOptions = defineOptions("addBuffer", {
+  /** Whether the buffer is part of the state dict. Default true. */
+  persistent: option.boolean({ default: true }),
+});
+/** Options of `Module.addBuffer`. */
+export type BufferOptions = OptionsOf<typeof bufferOptions>;
+
 export const namedModulesOptions = defineOptions("namedModules", {
   /** Whether a module that several modules share is listed once, under its first name. Default true. */
   removeDuplicate: option.boolean({ default: true }),
@@ -49,6 +56,8 @@ export type NamedModulesOptions = OptionsOf<typeof namedModulesOptions>;
 export abstract class Module implements Disposable {
   readonly #parameters = new Map<string, Tensor>();
   readonly #buffers = new Map<string, Tensor>();
+  /** Names of buffers that are not part of the state dict. */
+  readonly #nonPersistentBuffers = new Set<string>();
   readonly #children = new Map<string, Module>();
   readonly #forwardPreHooks = new HookList<ForwardPreHook>();
   readonly #forwardHooks = new HookList<ForwardHook>();
@@ -158,13 +167,31 @@ export abstract class Module implements Disposable {
   }
 
   /**
-   * Registers a tensor that is not a parameter as part of this module's state, for example a table or a running mean.
-   * The module takes ownership.
+   * Registers a tensor that is not a parameter as part of this module's state, for example a running mean, as PyTorch's
+   * `register_buffer`. The module takes ownership. With `persistent: false` the buffer is not part of the state dict and
+   * of checkpoints, for example a table that the constructor computes.
+   *
+   * @example
+   * ```ts
+   * import { fromArray, init, Module, ones } from "@mosaic/core";
+   * import { cpu } from "@mosaic/kernels-cpu";
+   * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+   * class Model extends Module {
+   *   readonly mean = this.addBuffer("mean", ones(ctx, [2]));
+   *   readonly table = this.addBuffer("table", fromArray(ctx, [0, 1, 4], [3]), { persistent: false });
+   * }
+   * using model = new Model();
+   * model.namedBuffers().map(([name]) => name); // => ["mean", "table"]
+   * [...model.stateDict().keys()]; // => ["mean"]
+   * ```
    */
-  protected addBuffer(name: string, tensor: Tensor): Tensor {
+  protected addBuffer(name: string, tensor: Tensor, options?: BufferOptions): Tensor {
     this.#checkName(name);
-    checkTensor(`${className(this)}: "${name}"`, tensor);
+    const where = `${className(this)}: "${name}"`;
+    checkTensor(where, tensor);
+    const { persistent } = bufferOptions.parse(options, where);
     this.#buffers.set(name, keep(tensor));
+    if (!persistent) this.#nonPersistentBuffers.add(name);
     return tensor;
   }
 
@@ -299,9 +326,17 @@ export abstract class Module implements Disposable {
     return this.#collectNamed(this.#parameters, (child) => child.namedParameters());
   }
 
-  /** As `namedParameters`, for buffers. */
+  /** As `namedParameters`, for buffers, including those that are not persistent. */
   namedBuffers(): [name: string, buffer: Tensor][] {
     return this.#collectNamed(this.#buffers, (child) => child.namedBuffers());
+  }
+
+  #namedPersistentBuffers(): [name: string, buffer: Tensor][] {
+    const ownBuffers = [...this.#buffers].filter(([name]) => !this.#nonPersistentBuffers.has(name));
+    // A module of another copy of this package has no such private method.
+    return this.#collectNamed(new Map(ownBuffers), (child) =>
+      #buffers in child ? child.#namedPersistentBuffers() : (child as Module).namedBuffers(),
+    );
   }
 
   #collectNamed(
@@ -320,15 +355,15 @@ export abstract class Module implements Disposable {
   }
 
   /**
-   * Returns the parameters and buffers by name, as PyTorch's `state_dict`. These are the tensors themselves, not
-   * copies, so that training changes them.
+   * Returns the parameters and persistent buffers by name, as PyTorch's `state_dict`. These are the tensors themselves,
+   * not copies, so that training changes them.
    */
   stateDict(): ReadonlyMap<string, Tensor> {
-    return new Map([...this.namedParameters(), ...this.namedBuffers()]);
+    return new Map([...this.namedParameters(), ...this.#namedPersistentBuffers()]);
   }
 
   /**
-   * Copies values into the parameters and buffers of the same names. If anything does not match, none is changed.
+   * Copies values into the parameters and persistent buffers of the same names. If anything does not match, none is changed.
    * Values may be tensors on this device or on the host. Does not communicate: every rank must load the same values.
    *
    * @throws StateDictError that lists missing and unexpected names, and shapes and dtypes that differ.

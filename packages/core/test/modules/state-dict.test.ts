@@ -1,10 +1,13 @@
-import { expect, test } from "vitest";
+import { describe, expect, test } from "vitest";
 import type { Context } from "../../src/context.ts";
 import { fromArray } from "../../src/creation.ts";
+import { OptionError } from "../../src/errors.ts";
 import { Linear } from "../../src/modules/linear.ts";
 import { Module } from "../../src/modules/module.ts";
 import { reduceGradients } from "../../src/modules/parameters.ts";
 import { type HostTensor, type StateDict, StateDictError } from "../../src/modules/state-dict.ts";
+import { scope } from "../../src/scope.ts";
+import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice, referenceWorld } from "../reference/index.ts";
 
 class Pair extends Module {
@@ -112,4 +115,76 @@ test("reduceGradients skips frozen parameters", async () => {
       expect(Array.from(await layer.weight.grad.read())).toEqual([3]);
     }),
   );
+});
+
+describe("a buffer that is not persistent", () => {
+  class Table extends Module {
+    readonly weight: Tensor;
+    readonly mean: Tensor;
+    readonly table: Tensor;
+    constructor(ctx: Context) {
+      super();
+      this.weight = this.addParameter("weight", fromArray(ctx, [1], [1]));
+      this.table = this.addBuffer("table", fromArray(ctx, [2, 3], [2]), { persistent: false });
+      this.mean = this.addBuffer("mean", fromArray(ctx, [4], [1]), { persistent: true });
+    }
+  }
+  class Nested extends Module {
+    readonly inner: Table;
+    constructor(ctx: Context) {
+      super();
+      this.inner = this.addChild("inner", new Table(ctx));
+    }
+  }
+
+  test("is a buffer of the module, but not part of the state dict, also of a parent", async () => {
+    const ctx = await openContext();
+    const nested = new Nested(ctx);
+    expect(nested.namedBuffers().map(([name]) => name)).toEqual(["inner.table", "inner.mean"]);
+    expect([...nested.stateDict().keys()]).toEqual(["inner.weight", "inner.mean"]);
+    const other = new Nested(ctx);
+    ctx.device.kernels.fill(nested.inner.table, 9);
+    ctx.device.kernels.fill(nested.inner.mean, 9);
+    expect(other.loadStateDict(nested.stateDict())).toEqual({ missing: [], unexpected: [] });
+    expect(Array.from(await other.inner.table.read())).toEqual([2, 3]);
+    expect(Array.from(await other.inner.mean.read())).toEqual([9]);
+    expect(() => other.loadStateDict(new Map([...nested.stateDict(), ["inner.table", nested.inner.table]]))).toThrow(
+      /unexpected "inner\.table"/,
+    );
+  });
+
+  test("is persistent under another name if it is registered so", async () => {
+    const ctx = await openContext();
+    class Alias extends Module {
+      readonly inner = this.addChild("inner", new Table(ctx));
+      readonly alias = this.addChild(
+        "alias",
+        new (class extends Module {
+          constructor(table: Tensor) {
+            super();
+            this.addBuffer("table", table);
+          }
+        })(this.inner.table),
+      );
+    }
+    const model = new Alias();
+    expect([...model.stateDict().keys()]).toEqual(["inner.weight", "inner.mean", "alias.table"]);
+  });
+
+  test("outlives scopes, is disposed with the module, and has valid options", async () => {
+    const ctx = await openContext();
+    const module = scope(() => new Table(ctx));
+    expect(module.table.isDisposed).toBe(false);
+    module.dispose();
+    expect(module.table.isDisposed).toBe(true);
+    class Invalid extends Module {
+      register(options: object): void {
+        this.addBuffer("x", fromArray(ctx, [1], [1]), options);
+      }
+    }
+    const invalid = new Invalid();
+    expect(() => invalid.register({ persistent: 0 })).toThrow(/Invalid: "x": persistent: expected a boolean/);
+    expect(() => invalid.register({ persist: false })).toThrow(OptionError);
+    expect(invalid.namedBuffers()).toEqual([]);
+  });
 });
