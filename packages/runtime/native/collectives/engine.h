@@ -93,8 +93,8 @@ class Engine : private ControlListener {
   /// Calls `onTrace` once all operations that were posted before have completed.
   void stopTrace(std::function<void(std::vector<TraceRecord>)> onTrace);
 
-  /// Accepts no more operations, finishes the posted ones, then calls `onClosed` on the communication thread. If closing
-  /// reveals that this rank and another made different calls, `failure` returns the mismatch.
+  /// Accepts no more operations, finishes the posted ones, then calls `onClosed` on the communication thread. If
+  /// closing reveals that this rank and another made different calls, `failure` returns the mismatch.
   void close(std::function<void()> onClosed);
   /// Fails all operations in progress immediately.
   void abort();
