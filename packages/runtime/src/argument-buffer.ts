@@ -8,6 +8,7 @@ import {
   type Span,
   type Tensor,
 } from "@mosaic/core";
+import { checkPendingAccesses } from "./pending-accesses.ts";
 import { type NativeStorage, releasedMemoryError } from "./storage.ts";
 
 /** Exports of every addon. `bind` sets the array of arguments and the callback for completions. */
@@ -47,10 +48,13 @@ export class ArgumentBuffer {
     return this;
   }
 
-  view(x: Tensor): this {
+  /** Writes a tensor. `isMutated`: the call changes its elements. */
+  view(x: Tensor, isMutated = false): this {
     const { shape, strides, storage } = x;
-    const { owner, address } = storage as NativeStorage; // storages of other devices have a different or no owner
+    // Storages of other devices have a different or no owner.
+    const { owner, address, pendingAccesses } = storage as NativeStorage;
     if (owner !== this.#owner) this.#rejectForeign(x);
+    if (pendingAccesses !== undefined) checkPendingAccesses(this.#where, x, isMutated);
     if (x.isDisposed) x.assertNotDisposed(this.#where);
     const rank = shape.length;
     if (rank > MAX_AXES) this.#rejectRank(rank);

@@ -61,7 +61,7 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
       });
     }
     const float32Values = values instanceof Float32Array ? values : Float32Array.from(values, toNumber);
-    this.handle.begin("write").view(out);
+    this.handle.begin("write").view(out, true);
     this.handle.launch(() => this.handle.native.write(float32Values));
     out.storage.recordMutation("write");
   }

@@ -19,7 +19,7 @@ import type { ArgumentBuffer } from "./argument-buffer.ts";
 // Methods that write the arguments of a kernel into the argument buffer in the order of the schema, where
 // include/mosaic/kernel_arguments.h reads them. They are compiled once, when this module loads. The method of `fill` is
 //
-//   function fill(out, value) { const args = host.begin("fill"); args.view(out); args.number(value); host.launch(call); }
+//   function fill(out, value) { const args = host.begin("fill"); args.view(out, true); args.number(value); host.launch(call); }
 
 /** Native call of one kernel. Its arguments are in the argument buffer. */
 export type KernelCall = () => void;
@@ -63,18 +63,34 @@ function methodSource(kernel: KernelName): string {
   return [
     parameters.some(({ name }) => name === "tile") ? "checkFeatures(device, kv, tile);\ncheckTile(q, kv, tile);" : "",
     `const args = host.begin(${where});`,
-    ...parameters.map((field) => fieldSource(field, field.name, `${kernel}: ${field.name}`)),
+    ...parameters.map((field) => fieldSource(field, { value: field.name, where: `${kernel}: ${field.name}` })),
     "host.launch(call);",
   ].join("\n");
 }
 
-/** Returns source code that writes a field. `value` is the field's expression; `where` names it in errors. */
-function fieldSource(field: Field, value: string, where: string): string {
+/** A field of a call. */
+interface FieldUse {
+  /** The field's expression. */
+  readonly value: string;
+  /** Names the field in errors. */
+  readonly where: string;
+  /** Whether the call only reads the structure that contains the field, although its fields declare otherwise. */
+  readonly isReadOnly?: boolean;
+}
+
+/** Returns source code that writes a field. */
+function fieldSource(field: Field, { value, where, isReadOnly = false }: FieldUse): string {
   const absenceTestSource = `${value} === null || ${value} === undefined`;
   if ("struct" in field) {
     const fields: readonly Field[] = kernelStructures[field.struct];
     const memberSources = fields
-      .map((structField) => fieldSource(structField, memberSource(structField, value), `${where}.${structField.name}`))
+      .map((structField) =>
+        fieldSource(structField, {
+          value: memberSource(structField, value),
+          where: `${where}.${structField.name}`,
+          isReadOnly: field.access === "read",
+        }),
+      )
       .join("\n");
     return field.optional
       ? `if (${absenceTestSource}) args.number(0); else { args.number(1);\n${memberSources}\n}`
@@ -85,8 +101,9 @@ function fieldSource(field: Field, value: string, where: string): string {
     const dtypeCheck = field.dtype
       ? `if (${value}.dtype !== ${dtype}) rejectDType(${value}, ${dtype}, ${whereLiteral});`
       : "";
-    if (!field.optional) return `${dtypeCheck} args.view(${value});`;
-    return `if (${absenceTestSource}) args.number(0); else { ${dtypeCheck} args.number(1).view(${value}); }`;
+    const viewSource = `view(${value}, ${field.tensor !== "read" && !isReadOnly})`;
+    if (!field.optional) return `${dtypeCheck} args.${viewSource};`;
+    return `if (${absenceTestSource}) args.number(0); else { ${dtypeCheck} args.number(1).${viewSource}; }`;
   }
   if ("enum" in field) {
     const [name, whereLiteral] = [JSON.stringify(field.enum), JSON.stringify(where)];

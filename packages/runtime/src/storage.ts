@@ -1,4 +1,5 @@
 import { DisposedError, expectValue, formatShape, type Shape, Storage } from "@mosaic/core";
+import type { CheckedStorage, PendingAccess } from "./pending-accesses.ts";
 
 /**
  * A block of memory that an addon allocated. Either a storage or the device's free lists hold it, never both. So a
@@ -35,11 +36,12 @@ export function releasedMemoryError(where: string, shape?: Shape): DisposedError
 }
 
 /** Memory of a device whose native code takes addresses as numbers. */
-export class NativeStorage extends Storage {
+export class NativeStorage extends Storage implements CheckedStorage {
   /** The address; 0 while the memory is released. */
   address: number;
   /** The native device that owns the memory; `noOwner` while it is released. */
   owner: BlockOwner;
+  pendingAccesses: PendingAccess[] | undefined = undefined;
   /** The block; undefined once it is freed. */
   #block: MemoryBlock | undefined;
 
@@ -65,6 +67,7 @@ export class NativeStorage extends Storage {
     this.#block = undefined;
     this.owner = noOwner;
     this.address = 0;
+    this.pendingAccesses = undefined;
     owner.reclaim(block);
   }
 
@@ -73,9 +76,11 @@ export class NativeStorage extends Storage {
       this.#block = source.#block;
       this.owner = source.owner;
       this.address = source.address;
+      this.pendingAccesses = source.pendingAccesses;
       source.#block = undefined;
       source.owner = noOwner;
       source.address = 0;
+      source.pendingAccesses = undefined;
       return;
     }
     const expected = `a source with ${this.byteLength} bytes of memory, for a storage whose memory was released`;

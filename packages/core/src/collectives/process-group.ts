@@ -13,7 +13,8 @@ export interface Work {
   /**
    * Orders later work on the device's compute stream after this collective. The host does not wait for the collective
    * to finish. On CUDA it waits until the collective is enqueued; a `split` posted before it delays this until the
-   * other ranks have called `split`. Call it at most once.
+   * other ranks have called `split`. Call it at most once. On native devices, using a tensor that the collective writes
+   * before this call, or `wait` of a later operation of the rank, throws an OptionError.
    */
   wait(): void;
 }

@@ -7,7 +7,7 @@ import {
   type Traffic,
   type Work,
 } from "@mosaic/core";
-import type { NativeRank } from "./rank.ts";
+import type { NativeRank, PostingGroup } from "./rank.ts";
 
 /** A group that this rank is a member of. */
 export interface GroupMembership {
@@ -28,13 +28,13 @@ export class NativeGroup extends CheckedGroup {
   readonly ranks: readonly number[];
   readonly hosts: readonly number[];
   readonly #nativeRank: NativeRank;
-  readonly #groupIndex: number;
+  readonly #postingGroup: PostingGroup;
   #isClosed = false;
 
   constructor(nativeRank: NativeRank, { name, index, rank, ranks, hosts }: GroupMembership) {
     super();
     this.#nativeRank = nativeRank;
-    this.#groupIndex = index;
+    this.#postingGroup = { index, name, rank, size: ranks.length };
     this.name = name;
     this.rank = rank;
     this.ranks = ranks;
@@ -60,22 +60,22 @@ export class NativeGroup extends CheckedGroup {
   }
 
   protected post(call: CollectiveCall, label: string): Work {
-    return this.#nativeRank.post(this.#groupIndex, call, label);
+    return this.#nativeRank.post(this.#postingGroup, call, label);
   }
 
   protected record(description: () => string): void {
-    if (this.size > 1) this.#nativeRank.record(this.#groupIndex, description());
+    if (this.size > 1) this.#nativeRank.record(this.#postingGroup.index, description());
   }
 
   async split(color: number, name: string = `${this.name}/${color}`): Promise<ProcessGroup> {
     this.checkSplit(color, name);
-    const membership = await this.#nativeRank.split(this.#groupIndex, color, name);
+    const membership = await this.#nativeRank.split(this.#postingGroup.index, color, name);
     const hosts = membership.ranks.map((memberRank) => this.#nativeRank.hosts[memberRank]!);
     return new NativeGroup(this.#nativeRank, { name, ...membership, hosts });
   }
 
   traffic(): Traffic {
-    const [bytesSent, bytesReceived, messagesSent] = this.#nativeRank.traffic(this.#groupIndex);
+    const [bytesSent, bytesReceived, messagesSent] = this.#nativeRank.traffic(this.#postingGroup.index);
     return { bytesSent, bytesReceived, messagesSent };
   }
 
@@ -99,6 +99,6 @@ export class NativeGroup extends CheckedGroup {
    */
   async [Symbol.asyncDispose](): Promise<void> {
     this.#isClosed = true;
-    if (this.#groupIndex === 0) await this.#nativeRank.close();
+    if (this.#postingGroup.index === 0) await this.#nativeRank.close();
   }
 }

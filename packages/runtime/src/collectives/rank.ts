@@ -10,6 +10,7 @@ import {
   type Work,
 } from "@mosaic/core";
 import { retainDevice } from "../device-uses.ts";
+import { type ComputeOrder, type PostedCollective, recordPendingAccess } from "../pending-accesses.ts";
 import { lastMismatchReport, throwUnreportedMismatch } from "../runtime.ts";
 import { completions, type EngineHandle, type SplitResult, callNative, type OpenOptions } from "./addon.ts";
 
@@ -79,6 +80,11 @@ export class NativeRank {
   readonly #releaseDevice: () => void;
   /** Posted operations in order, except a prefix that is known to have completed. */
   #pending: PendingOperation[] = [];
+  /** The engine executes operations in the order of posting, over all groups, so one number suffices. */
+  readonly #order: ComputeOrder = { orderedNumber: 0 };
+  /** Number of operations of each group, with splits, as native code counts them in messages. */
+  readonly #groupSequences: number[] = [];
+  #lastNumber = 0;
   readonly #lastReportAtOpen: number;
   #closePromise: Promise<void> | undefined;
 
@@ -116,13 +122,22 @@ export class NativeRank {
     return this.#closePromise !== undefined;
   }
 
-  post(group: number, call: CollectiveCall, label: string): Work {
+  post(group: PostingGroup, call: CollectiveCall, label: string): Work {
     this.#releaseCompleted();
     const words = encodeCall(call);
-    const operationId = callNative((addon) => addon.post(this.#engine, group, words, label));
-    const pending = new PendingOperation(this.#engine, operationId, listOperands(call));
+    const number = callNative((addon) => addon.post(this.#engine, group.index, words, label));
+    this.#lastNumber = number;
+    const name = `${call.op} #${this.#countOperation(group.index)} (${group.name})${label && ` of ${label}`}`;
+    const collective: PostedCollective = { number, order: this.#order, name };
+    recordAccesses(call, group, collective);
+    const pending = new PendingOperation(this.#engine, collective, listOperands(call));
     this.#pending.push(pending);
     return pending;
+  }
+
+  /** Returns the number of an operation that was posted to a group. */
+  #countOperation(group: number): number {
+    return (this.#groupSequences[group] = (this.#groupSequences[group] ?? 0) + 1);
   }
 
   record(group: number, description: string): void {
@@ -133,7 +148,9 @@ export class NativeRank {
     let operation = 0;
     await completions.expect(undefined, (completion) => {
       operation = callNative((addon) => addon.split(this.#engine, group, color, name, completion));
+      this.#countOperation(group);
     });
+    setOrdered(this.#order, operation);
     return callNative((addon) => addon.splitResult(this.#engine, operation));
   }
 
@@ -152,10 +169,12 @@ export class NativeRank {
 
   async stopTrace(): Promise<readonly TraceEvent[]> {
     let completionId = 0;
+    const lastNumber = this.#lastNumber;
     await completions.expect(undefined, (completion) => {
       completionId = completion;
       callNative((addon) => addon.stopTrace(this.#engine, completion));
     });
+    setOrdered(this.#order, lastNumber);
     return callNative((addon) => addon.takeTrace(completionId));
   }
 
@@ -177,6 +196,7 @@ export class NativeRank {
       if (failure) throwUnreportedMismatch(...failure, this.#lastReportAtOpen);
     } finally {
       callNative((addon) => addon.release(this.#engine));
+      setOrdered(this.#order, Infinity);
       this.#releaseCompleted();
       this.#releaseDevice();
       openRanks.delete(this);
@@ -196,18 +216,58 @@ export class NativeRank {
   }
 }
 
+/** The group to which a collective is posted. */
+export interface PostingGroup {
+  /** Index of the group in native code. */
+  readonly index: number;
+  readonly name: string;
+  readonly rank: number;
+  readonly size: number;
+}
+
+/** Records which elements a collective writes and reads, so that compute does not access them before `wait`. */
+function recordAccesses(call: CollectiveCall, { rank, size }: PostingGroup, collective: PostedCollective): void {
+  const { op, out, input, root, send, transfers = [] } = call;
+  const isInPlace = out !== undefined && input?.storage === out.storage;
+  if (out && op === "allGather" && isInPlace && input.offset === out.offset + sumBefore(send!, rank)) {
+    // Does not write this rank's shard, which is in place.
+    const end = out.offset + out.size;
+    recordPendingAccess(out, { collective, isWrite: true }, { start: out.offset, end: input.offset });
+    recordPendingAccess(out, { collective, isWrite: true }, { start: input.offset + input.size, end });
+  } else if (out && (size > 1 || (input && !(isInPlace && input.offset === out.offset)))) {
+    // With one rank, a collective in place has no effect.
+    recordPendingAccess(out, { collective, isWrite: !(op === "broadcast" && root === rank) });
+  }
+  // The messages of groupCast and groupReduce are in `transfers`. Packed rows are copies, so the input may change.
+  if (input && op !== "groupCast" && op !== "groupReduce") recordPendingAccess(input, { collective, isWrite: false });
+  for (const transfer of transfers) recordPendingAccess(transfer.tensor, { collective, isWrite: "from" in transfer });
+}
+
+function sumBefore(counts: readonly number[], end: number): number {
+  let total = 0;
+  for (let i = 0; i < end; i++) total += counts[i]!;
+  return total;
+}
+
+/** Later compute runs after all operations up to `number`. */
+function setOrdered(order: ComputeOrder, number: number): void {
+  order.orderedNumber = Math.max(order.orderedNumber, number);
+}
+
 function listOperands({ out, input, transfers = [] }: CollectiveCall): Tensor[] {
   return [out, input, ...transfers.map(({ tensor }) => tensor)].filter((tensor) => tensor !== undefined);
 }
 
 class PendingOperation implements Work {
   readonly number: number;
+  readonly #order: ComputeOrder;
   readonly #engine: EngineHandle;
   #retainedStorages: Tensor["storage"][];
   #hasWaited = false;
 
-  constructor(engine: EngineHandle, number: number, operands: readonly Tensor[]) {
+  constructor(engine: EngineHandle, { number, order }: PostedCollective, operands: readonly Tensor[]) {
     this.number = number;
+    this.#order = order;
     this.#engine = engine;
     this.#retainedStorages = operands.map(({ storage }) => storage);
     for (const storage of this.#retainedStorages) storage.retain();
@@ -217,6 +277,7 @@ class PendingOperation implements Work {
     if (this.#hasWaited) return;
     callNative((addon) => addon.wait(this.#engine, this.number));
     this.#hasWaited = true;
+    setOrdered(this.#order, this.number);
     // Memory is reused in stream order, and the stream now waits for this operation, so any later use comes after it.
     this.release();
   }
