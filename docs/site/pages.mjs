@@ -6,7 +6,10 @@ import { listFiles, listPackages } from "../../scripts/workspace.mjs";
 /** The sidebar, by section: documents of `docs` by name, others by path. */
 const SECTIONS = [
   ["Begin", ["start", "../README.md", "coming-from"]],
-  ["Use", ["backends", "masks", "placements", "training", "decoding", "clusters", "gpu", "arm", "troubleshooting"]],
+  [
+    "Use",
+    ["backends", "masks", "placements", "training", "weights", "decoding", "clusters", "gpu", "arm", "troubleshooting"],
+  ],
   ["Understand", ["how-it-works", "algorithms", "ordering", "performance", "glossary"]],
   ["Extend", ["own-backend", "own-transport", "own-device", "transports", "control-plane", "../CONTRIBUTING.md"]],
 ];

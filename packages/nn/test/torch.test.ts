@@ -170,3 +170,11 @@ test("weights that the model does not have are rejected by name", () =>
     using cross = new CrossAxisAttention(ctx, { embedDim: embed, numHeads: heads, qAxis: 1, kvAxis: 1 });
     expect(() => fromTorch(smallState, cross)).toThrow(/at least 6 rows, received 3/);
   }));
+
+test("an omitted module is named in the error", () => {
+  // @ts-expect-error -- the second argument is required
+  expect(() => fromTorch(torchState)).toThrow(
+    "fromTorch: expected a Module as second argument, received undefined; " +
+      "call fromTorch(tensors, model) with the module that will load the tensors",
+  );
+});

@@ -35,6 +35,8 @@ import {
  */
 export function fromTorch(state: ReadonlyMap<string, HostTensor>, model: Module): Map<string, HostTensor> {
   expectValue("fromTorch", state instanceof Map, "a Map of tensors by name", state);
+  const modelRemedy = "call fromTorch(tensors, model) with the module that will load the tensors";
+  expectValue("fromTorch", model !== undefined, "a Module as second argument", model, modelRemedy);
   checkModule("fromTorch", model);
   for (const [name, tensor] of state) {
     const { shape, values } = (tensor ?? {}) as Partial<HostTensor>;
