@@ -384,7 +384,17 @@ export const byName: Readonly<Record<string, Arguments>> = {
   timelineSvg: ({ simulation }) => [simulation, { title: "t", ranks: [0] }],
   drawDispatch: () => [
     core.masks.causal(),
-    { queries: 8, keys: 8, ranks: 2, before: "contiguous", after: "zigzag", bytesPerRow: 8, title: "t", subtitle: "s" },
+    {
+      queries: 8,
+      keys: 8,
+      ranks: 2,
+      before: "contiguous",
+      after: "zigzag",
+      bytesPerRow: 8,
+      times: { before: 1, after: 2 },
+      title: "t",
+      subtitle: "s",
+    },
   ],
   drawMask: () => [core.masks.causal(), { queries: 8, keys: 8, title: "t", placement: "zigzag", shards: 2 }],
   traceContext: ({ ctx }) => [

@@ -1,9 +1,7 @@
 import {
   checkArgument,
-  defineOptions,
   type Mask,
   option,
-  type OptionsOf,
   type Placement,
   resolvePlacement,
   resolveShards,
@@ -13,8 +11,9 @@ import {
   visibleKeyRange,
   visibleRows,
 } from "@mosaic/core";
-import { formatBytes, formatPercent, tickStep } from "./axis.ts";
+import { formatBytes, formatPercent, formatSeconds, tickStep } from "./axis.ts";
 import { paletteColor } from "./color-scheme.ts";
+import { type DrawDispatchOptions, drawDispatchOptions } from "./dispatch-options.ts";
 import {
   contiguousSpans,
   drawGroups,
@@ -32,7 +31,6 @@ import {
   footnotes,
   formatCoordinate,
   heading,
-  isText,
   page,
   rect,
   text,
@@ -41,39 +39,6 @@ import {
   tooltip,
   truncate,
 } from "./svg.ts";
-
-export const queryKeyPlacementsOptions = defineOptions("drawDispatch: placements", {
-  /** Placement of the queries. */
-  queries: option.placement(),
-  /** Placement of the keys. */
-  keys: option.placement(),
-});
-
-export const drawDispatchOptions = defineOptions("drawDispatch", {
-  /** Length of the sequence; if `keys` is set, of the query sequence. */
-  queries: option.integer({ min: 1 }),
-  /** Length of the key sequence. Default: as many as queries. */
-  keys: option.integer({ min: 1, optional: true }),
-  /** Number of ranks that share the sequence. */
-  ranks: option.integer({ min: 1, max: 256 }),
-  /** Placement to compare with. Default "contiguous". */
-  before: option.either(option.placement(), option.nested(queryKeyPlacementsOptions), {
-    expected: "a placement, or { queries, keys } with a placement for each",
-    default: "contiguous",
-  }),
-  /** Placement returned by `dispatch` or `crossDispatch` of @mosaic/backend-flex, or any other. */
-  after: option.either(option.placement(), option.nested(queryKeyPlacementsOptions), {
-    expected: "a placement, or { queries, keys } with a placement for each",
-  }),
-  /** Bytes of k and v of one key: 2 · Hkv · D · bytes of the dtype. Default: rows are counted. */
-  bytesPerRow: option.number({ above: 0, optional: true }),
-  /** Heading and title of the document. Default: the mask's name and the number of ranks. */
-  title: option.custom("a string", isText, { optional: true }),
-  /** Text before the facts in the line below the heading. Default "". */
-  subtitle: option.custom("a string", isText, { default: "" }),
-});
-/** Options of `drawDispatch`. */
-export type DrawDispatchOptions = OptionsOf<typeof drawDispatchOptions>;
 
 type Placements = DrawDispatchOptions["after"];
 
@@ -113,6 +78,7 @@ export function drawDispatch(mask: Mask, options: DrawDispatchOptions): string {
     before,
     after,
     bytesPerRow,
+    times,
     ...titleOptions
   } = drawDispatchOptions.parse(options);
   const { title = `${mask.name} on ${formatCount(ranks)} ${ranks === 1 ? "rank" : "ranks"}`, subtitle } = titleOptions;
@@ -123,7 +89,8 @@ export function drawDispatch(mask: Mask, options: DrawDispatchOptions): string {
   const formatRows = (rows: number): string =>
     bytesPerRow === undefined ? formatCount(rows) : formatBytes(rows * bytesPerRow);
   const unit = bytesPerRow === undefined ? " rows" : "";
-  const summary = formatChange(columns, (rows) => formatRows(rows) + unit);
+  const change = formatChange(columns, (rows) => formatRows(rows) + unit);
+  const summary = times ? `${formatTimes(times)} · ${change}` : change;
   const subtitleLine = subtitle === "" ? summary : `${subtitle} · ${summary}`;
   const matrixTop = PLANE_TOP + planeScale({ queries, keys }, { left: 0, top: 0, side: PLOT_SIZE }).height + 64;
   const barsTop = matrixTop + matrixCellSize(ranks).height * ranks + 62;
@@ -133,7 +100,7 @@ export function drawDispatch(mask: Mask, options: DrawDispatchOptions): string {
     rows: Math.max(1, ...columns.flatMap(({ received, sent }) => [...received, ...sent])),
     transfer: Math.max(1, ...columns.flatMap(({ transfers }) => transfers.map((row) => Math.max(...row)))),
   };
-  const notes = describeUnits({ queries, keys }, slices, bytesPerRow);
+  const notes = [...describeUnits({ queries, keys }, slices, bytesPerRow), ...explainLoad(columns)];
   return document({
     title,
     description: `${subtitleLine}. ${notes.join(" ")}`,
@@ -281,6 +248,18 @@ function formatChange(
     `received in total ${formatRows(sum(before.received))} → ${formatRows(sum(after.received))}`,
     `maximum received per rank ${formatRows(Math.max(...before.received))} → ${formatRows(Math.max(...after.received))}`,
   ].join(" · ");
+}
+
+function formatTimes({ before, after }: NonNullable<DrawDispatchOptions["times"]>): string {
+  return `predicted step ${formatSeconds(before)} → ${formatSeconds(after)}`;
+}
+
+/** Explains a maximum load that `dispatch` increased. */
+function explainLoad([before, after]: readonly [PlacementLoad, PlacementLoad]): string[] {
+  if (after.placement !== "dispatch" || loadImbalance(after) <= loadImbalance(before)) return [];
+  return [
+    "The maximum load is higher after, because dispatch minimizes the predicted step time for its `cost`, which includes transfers.",
+  ];
 }
 
 function describeUnits(

@@ -97,6 +97,33 @@ test("the picture states the change in load and in traffic, in rows or in bytes"
   );
 });
 
+test("the picture states the predicted times, and why a dispatch has a higher load", () => {
+  const lengths = [900, 20, 310, 44, 500, 70, 204];
+  const mask = masks.documents(lengths, "causal");
+  const settings = { mask, length: 2048, ranks: 4 };
+  const slowCost = { pair: 1e-8, backwardPair: 1e-8 };
+  const draw = (cost: NonNullable<Parameters<typeof dispatch>[0]["cost"]>) => {
+    const after = dispatch({ ...settings, chunkSize: 32, cost });
+    const [{ time: timeBefore }, { time: timeAfter }] = [
+      evaluateDispatch({ ...settings, placement: "contiguous", cost }),
+      evaluateDispatch({ ...settings, placement: after, cost }),
+    ];
+    const times = { before: timeBefore, after: timeAfter };
+    return { times, texts: listTexts(parse(drawDispatch(mask, { queries: 2048, ranks: 4, after, times }))) };
+  };
+  const explanation = expect.stringContaining("dispatch minimizes the predicted step time for its `cost`");
+  const fast = draw({});
+  expect(fast.texts[1]).toMatch(/^predicted step \d+ µs → \d+ µs · maximum load 1\.85 → 2\.11 × the mean · /);
+  expect(fast.times.after).toBeLessThan(fast.times.before);
+  expect(fast.texts).toContainEqual(explanation);
+  const slow = draw(slowCost);
+  expect(slow.texts[1]).toMatch(/^predicted step .* · maximum load 1\.85 → 1\.00 × the mean · /);
+  expect(slow.texts).not.toContainEqual(explanation);
+  expect(() =>
+    drawDispatch(mask, { queries: 2048, ranks: 4, after: "zigzag", times: { before: -1, after: 0 } }),
+  ).toThrow(/drawDispatch: times: before: expected a number ≥ 0, received -1/);
+});
+
 test("each rank has its own color in the mask, along its borders and in its bars", () => {
   const after = dispatch({ mask: packedMask, length: 1000, ranks: 4, chunkSize: 50 });
   const svg = parse(drawDispatch(packedMask, { queries: 1000, ranks: 4, after }));
