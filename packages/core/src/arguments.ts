@@ -23,10 +23,13 @@ export function checkNullableTensor(where: string, x: unknown): asserts x is Ten
   if (x !== null) checkTensor(where, x);
 }
 
+/** The remedy for a promise that was passed instead of a context. */
+export const AWAIT_INIT = "await the promise: const ctx = await init(…)";
+
 /** Throws an OptionError unless `ctx` is a context, a ClosedError if it was closed. */
 export function checkContext(where: string, ctx: unknown): asserts ctx is Context {
   if (typeof (ctx as Partial<Context> | null | undefined)?.assertOpen !== "function") {
-    throw argumentError(where, "a Context from init()", ctx, "await the promise returned by init(…)");
+    throw argumentError(where, "a Context from init()", ctx, AWAIT_INIT);
   }
   (ctx as Context).assertOpen(where);
 }

@@ -21,6 +21,7 @@ import type { Slice } from "../src/mask/slice.ts";
 import { isVisible } from "../src/mask/visibility.ts";
 import * as option from "../src/option.ts";
 import { checkArgument, defineOptions } from "../src/options.ts";
+import { Linear } from "../src/modules/linear.ts";
 import { layoutOf } from "../src/placement/layout.ts";
 import { joinSpans, type Span, spansLength } from "../src/placement/span.ts";
 import { FinalizedStorage } from "../src/storage.ts";
@@ -176,4 +177,15 @@ describe("an invalid shape argument", () => {
         /^fromArray: expected a shape, such as \[2, 2\], after the flat values, received none$/,
       );
   });
+});
+
+test("a promise that is passed instead of a context has a remedy", () => {
+  const promise = Promise.resolve();
+  expect(() => zeros(promise as never, [2])).toThrow(
+    "zeros: expected a Context or a Device, received a Promise; await the promise: const ctx = await init(…)",
+  );
+  expect(() => new Linear(promise as never, 2, 2)).toThrow(
+    "Linear: expected a Context from init(), received a Promise; await the promise: const ctx = await init(…)",
+  );
+  expect(() => zeros(3 as never, [2])).toThrow(/^zeros: expected a Context or a Device, received 3$/);
 });

@@ -1,6 +1,6 @@
 import { existsSync } from "node:fs";
 import { join } from "node:path";
-import { fromArray, Linear, OptionError } from "@mosaic/core";
+import { ClosedError, fromArray, Linear, OptionError } from "@mosaic/core";
 import { expect, test } from "vitest";
 import {
   AdamW,
@@ -15,7 +15,7 @@ import {
   writeSafetensors,
 } from "../src/index.ts";
 import { directory } from "./reference/directory.ts";
-import { onOneRank } from "./reference/world.ts";
+import { onMesh, onOneRank } from "./reference/world.ts";
 
 test.each([Number.NaN, 1.5, Number.POSITIVE_INFINITY])("ignoreIndex %d is rejected", async (ignoreIndex) => {
   await onOneRank(async (ctx) => {
@@ -54,6 +54,24 @@ test("a layer that is created without a context is rejected", () => {
   for (const [name, run] of layers) {
     expect(run).toThrow(OptionError);
     expect(run).toThrow(`${name}: expected a Context from init(), received`);
+  }
+});
+
+test("a checkpoint that is not awaited before the context closes is named in the error", async () => {
+  const path = join(directory(), "unawaited.safetensors");
+  for (const [name, call] of [
+    ["saveCheckpoint", saveCheckpoint],
+    ["loadCheckpoint", loadCheckpoint],
+  ] as const) {
+    const outcomes: Promise<unknown>[] = [];
+    await onMesh({ dp: 2 }, (ctx) => {
+      const completion = call(ctx, path, { model: new Linear(ctx, 2, 2) });
+      outcomes.push(completion.catch((error: unknown) => error));
+    });
+    const errors = (await Promise.all(outcomes)) as Error[];
+    const expectedError = `${name}: ${path}: expected an open context until the call has completed, received a closed context; await the call before the context closes`;
+    expect(errors.map(({ message }) => message)).toContain(expectedError);
+    expect(errors.find(({ message }) => message === expectedError)).toBeInstanceOf(ClosedError);
   }
 });
 

@@ -1,7 +1,7 @@
 import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import { empty, fromArray } from "../creation.ts";
-import { checkFunction, expectValue, formatValue, MosaicError } from "../errors.ts";
+import { checkFunction, ClosedError, expectValue, formatValue, MosaicError } from "../errors.ts";
 import { checkJsonValue } from "../json-value.ts";
 import { BYTES_PER_WORD, packBytes, unpackBytes } from "./byte-words.ts";
 import { parseLabel } from "./collective-options.ts";
@@ -78,12 +78,13 @@ export async function broadcastObject<T>(
   const label = resolveLabel(where, options);
   const call: ExchangeCall = { group, where, label };
   if (group.rank !== root) {
-    const outcome = JSON.parse(await broadcastText(call, "", root)) as RankOutcome;
+    const text = await nameCallIfClosed(call, () => broadcastText(call, "", root));
+    const outcome = JSON.parse(text) as RankOutcome;
     if ("failure" in outcome) throw createRankError(call, [{ rank: root, message: outcome.failure }]);
     return outcome.value as T;
   }
   const { json, failure } = encodeValue(`${where}: value`, value);
-  await sendOutcome(failure, () => broadcastText(call, json, root));
+  await sendOutcome(call, failure, () => broadcastText(call, json, root));
   return (JSON.parse(json) as { readonly value: T }).value;
 }
 
@@ -183,7 +184,7 @@ function encodeFailure(error: unknown): LocalOutcome {
 
 /** Returns the results of all ranks. Rejects if any rank failed. */
 async function exchangeOutcomes(call: ExchangeCall, { json, failure }: LocalOutcome): Promise<readonly unknown[]> {
-  const texts = await sendOutcome(failure, () => allGatherTexts(call, json));
+  const texts = await sendOutcome(call, failure, () => allGatherTexts(call, json));
   const outcomes = texts.map((text) => JSON.parse(text) as RankOutcome);
   const failures = outcomes.flatMap((each, rank) => ("failure" in each ? [{ rank, message: each.failure }] : []));
   if (failures.length > 0) throw createRankError(call, failures);
@@ -194,15 +195,38 @@ async function exchangeOutcomes(call: ExchangeCall, { json, failure }: LocalOutc
  * Sends the outcome of this rank. If it is a failure, rejects with its error, even if it could not be sent, because the
  * first error has the cause.
  */
-async function sendOutcome<T>(failure: LocalOutcome["failure"], send: () => Promise<T>): Promise<T> {
+async function sendOutcome<T>(
+  call: ExchangeCall,
+  failure: LocalOutcome["failure"],
+  send: () => Promise<T>,
+): Promise<T> {
   let result: T;
   try {
-    result = await send();
+    result = await nameCallIfClosed(call, send);
   } catch (error) {
     throw failure ? failure.error : error;
   }
   if (failure) throw failure.error;
   return result;
+}
+
+/**
+ * Sends or receives. If the context has been closed, the error names the function that the program called, instead of
+ * an operation within it.
+ */
+async function nameCallIfClosed<T>({ where }: ExchangeCall, send: () => Promise<T>): Promise<T> {
+  try {
+    return await send();
+  } catch (error) {
+    if (!(error instanceof ClosedError)) throw error;
+    const details = {
+      where,
+      expected: "an open context until the call has completed",
+      received: "a closed context",
+      remedy: "await the call before the context closes",
+    };
+    throw new ClosedError(details, { cause: error });
+  }
 }
 
 function createRankError(
