@@ -1,6 +1,7 @@
 // Builds the TypeScript of the package in the current directory: src → dist. The entry points are those of `exports` in
 // package.json, with `./dist/x.js` built from src/x.ts, and those of `entries`, which names the source of each further
-// file of dist. esbuild compiles the JavaScript. For published packages, tsc writes the declarations.
+// file of dist. esbuild compiles the JavaScript. For published packages, tsc writes the declarations. `pages` in
+// package.json names pages of docs that are copied to dist, because messages refer to them.
 import { spawnSync } from "node:child_process";
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
@@ -51,6 +52,12 @@ const outputFiles = [
 // Chunks are named by their content. Removes the chunks and source maps of earlier builds.
 for (const file of readdirSync("dist")) {
   if (/^chunk-.*\.js$|\.c?js\.map$/.test(file) && !outputFiles.includes(file)) rmSync(join("dist", file));
+}
+
+// An installed package does not contain the other pages, so links to them are replaced by their text.
+for (const page of manifest.pages ?? []) {
+  const text = readFileSync(join(root, "docs", page), "utf8");
+  writeFileSync(join("dist", page), text.replace(/\[([^\]]*)\]\((?!#|https?:)[^)]*\)/g, "$1"));
 }
 
 if (!manifest.private) {

@@ -75,8 +75,9 @@ function findLockfileFaults({ path, manifest }, { packages }) {
   return missingCommands.map((command) => `package-lock.json lacks the command "${command}": run npm install`);
 }
 
-function findContentFaults({ dir }, files) {
-  const requiredFiles = ["package.json", "README.md", "LICENSE", "dist/index.js", "dist/index.d.ts"];
+function findContentFaults({ dir, manifest }, files) {
+  const pages = (manifest.pages ?? []).map((page) => `dist/${page}`);
+  const requiredFiles = ["package.json", "README.md", "LICENSE", "dist/index.js", "dist/index.d.ts", ...pages];
   const faults = requiredFiles.filter((path) => !files.includes(path)).map((path) => `${path} is not in the tarball`);
   if (existsSync(join(dir, "CMakeLists.txt"))) {
     const addon = new RegExp(`^prebuilds/${process.platform}-${process.arch}/.*\\.node$`);

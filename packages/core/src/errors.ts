@@ -46,6 +46,9 @@ function addArticle(className: string): string {
   return `${/^[AEIO]/.test(className) ? "an" : "a"} ${className}`;
 }
 
+/** The page of causes and remedies, which the package contains. */
+const TROUBLESHOOTING_PAGE = "node_modules/@mosaic/core/dist/troubleshooting.md";
+
 /**
  * Base class of all errors that Mosaic throws on purpose.
  *
@@ -54,12 +57,15 @@ function addArticle(className: string): string {
  * import { MosaicError } from "@mosaic/core";
  * const error = new MosaicError({ where: "reshape", expected: "6 elements", received: "[4]", remedy: "keep the size" });
  * error.message; // => "reshape: expected 6 elements, received [4]; keep the size"
- * error.help; // => "docs/troubleshooting.md#mosaicerror"
+ * error.help; // => "node_modules/@mosaic/core/dist/troubleshooting.md#mosaicerror"
  * ```
  */
 export class MosaicError extends Error {
   declare readonly details: ErrorDetails;
-  /** Path and anchor of the documentation of this error class, with causes and remedies. Not part of the message. */
+  /**
+   * Path, in the folder of the project, and anchor of the documentation of this error class, with causes and remedies.
+   * Not part of the message.
+   */
   declare readonly help: string;
   constructor(details: ErrorDetails | string, options?: ErrorOptions) {
     super(typeof details === "string" ? details : formatMessage(details), options);
@@ -67,7 +73,7 @@ export class MosaicError extends Error {
     // Not enumerable, because Node prints enumerable properties below the message, which already contains them.
     const properties = {
       details: typeof details === "string" ? { where: details } : details,
-      help: `docs/troubleshooting.md#${this.name.toLowerCase()}`,
+      help: `${TROUBLESHOOTING_PAGE}#${this.name.toLowerCase()}`,
     };
     for (const [name, value] of Object.entries(properties))
       Object.defineProperty(this, name, { value, writable: true, configurable: true });

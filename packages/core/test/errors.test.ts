@@ -80,6 +80,6 @@ test("inspect prints the message of an error once", () => {
     expect(inspect(candidateError).split("one thing")).toHaveLength(2);
     expect(inspect(candidateError)).not.toContain("troubleshooting");
     expect(candidateError.details).toMatchObject({ where: "here", expected: "one thing", received: "another" });
-    expect(candidateError.help).toMatch(/^docs\/troubleshooting\.md#/);
+    expect(candidateError.help).toMatch(/^node_modules\/@mosaic\/core\/dist\/troubleshooting\.md#/);
   }
 });

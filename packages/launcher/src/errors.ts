@@ -5,8 +5,8 @@
 export class UsageError extends Error {
   override readonly name: string = "UsageError";
   readonly exitCode: number = 2;
-  /** Section of the documentation with causes and remedies. */
-  readonly help: string = "docs/troubleshooting.md#usageerror";
+  /** Path, in the folder of the project, and anchor of the documentation with causes and remedies. */
+  readonly help: string = "node_modules/@mosaic/launcher/dist/troubleshooting.md#usageerror";
 }
 
 /**
@@ -16,6 +16,6 @@ export class UsageError extends Error {
 export class RendezvousError extends Error {
   override readonly name: string = "RendezvousError";
   readonly exitCode: number = 75;
-  /** Section of the documentation with causes and remedies. */
-  readonly help: string = "docs/troubleshooting.md#rendezvouserror";
+  /** Path, in the folder of the project, and anchor of the documentation with causes and remedies. */
+  readonly help: string = "node_modules/@mosaic/launcher/dist/troubleshooting.md#rendezvouserror";
 }

@@ -53,8 +53,8 @@ export type StoreCode = "AUTH" | "MISMATCH" | "PROTOCOL" | "REQUEST" | "LIMIT" |
 export class StoreError extends Error {
   override readonly name: string = "StoreError";
   readonly code: StoreCode;
-  /** Section of the documentation with causes and remedies. */
-  readonly help: string = "docs/troubleshooting.md#storeerror";
+  /** Path, in the folder of the project, and anchor of the documentation with causes and remedies. */
+  readonly help: string = "node_modules/@mosaic/launcher/dist/troubleshooting.md#storeerror";
   constructor(code: StoreCode, message: string) {
     super(message);
     this.code = code;
