@@ -159,8 +159,12 @@ function findHint(text: string): string | undefined {
   const haveDifferentLengths = lengths.some(([, kind, length]) =>
     lengths.some((each) => each[1] === kind && each[2] !== length),
   );
-  if (!haveDifferentLengths) return undefined;
-  return "if shards are unequal, pass sequenceLength to the module";
+  if (haveDifferentLengths) return "if shards are unequal, pass sequenceLength to the module";
+  if (!text.startsWith("unshard: ")) return undefined;
+  // For two calls of `unshard`: whether their shards have different shapes, as without `length`.
+  const shapes = [...text.matchAll(/\ballGather #\d+ \([^)]*\) \w+ (\[[\d,]*\])/g)].map((match) => match[1]);
+  if (new Set(shapes).size < 2) return undefined;
+  return "if shards are unequal, pass length, the length of the whole axis, to unshard";
 }
 
 /**

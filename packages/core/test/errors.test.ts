@@ -63,6 +63,22 @@ test("a mismatch of shard lengths mentions the option for unequal shards", () =>
   expect(error.message).toBe(`${error.details.where}: ${error.details.received}; ${error.details.remedy}`);
 });
 
+test("a mismatch of shards in unshard mentions its option for unequal shards", () => {
+  const describeCalls = (label: string, second: string) =>
+    `${label}: rank 0 is at allGather #1 (world) float32 [5], counts b4dd089f, 20 bytes from rank 1, rank 1 at ${second}; all ranks of a group must call the same collectives in the same order, with the same shapes`;
+  const unequalCall = "allGather #1 (world) float32 [6], counts b4e5b3cd, 24 bytes to rank 0";
+  const remedy = "; if shards are unequal, pass length, the length of the whole axis, to unshard";
+  const { message, details } = errorFromFailure(4, describeCalls("unshard", unequalCall));
+  expect(message.endsWith(remedy)).toBe(true);
+  expect(details.remedy?.endsWith(remedy)).toBe(true);
+  for (const text of [
+    describeCalls("gather", unequalCall),
+    describeCalls("unshard", "allReduce #1 (world) sum float32 [6]"),
+    describeCalls("unshard", unequalCall.replace("[6]", "[5]")),
+  ])
+    expect(errorFromFailure(4, text).message).toBe(text);
+});
+
 test("other mismatches do not mention the option for unequal shards", () => {
   const describeCrossAttention = (scale: number) =>
     `scale ${scale}, queries 8 over sp: 0:4 | 4:8, keys 6 over sp: 0:3 | 3:6`;
