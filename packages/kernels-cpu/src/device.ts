@@ -158,8 +158,8 @@ export class CpuDevice extends NativeDevice<CpuAddon> {
       ...(addon.native.guardsBlockEnds ? {} : { granularity: 64 }), // kSmallAlignment in native/memory/allocator.cc
       remedy:
         limitBytes > 0
-          ? "dispose tensors, shard the sequence over more ranks, or raise memoryLimit (MOSAIC_MEMORY_LIMIT)"
-          : "dispose tensors, or shard the sequence over more ranks",
+          ? "release the tensors of each step with scope(() => …), shard the sequence over more ranks, or raise memoryLimit (MOSAIC_MEMORY_LIMIT)"
+          : "release the tensors of each step with scope(() => …), or shard the sequence over more ranks",
     });
     super(index, handle);
     this.threads = count;

@@ -90,7 +90,9 @@ test("allocations of impossible sizes throw OutOfMemoryError at once", () => {
   for (const shape of [[2 ** 43], [2 ** 32, 2 ** 32], [1e10, 1e10, 1e10], [Infinity], [-1]]) {
     expect(() => device.empty(shape, "float32")).toThrow(OutOfMemoryError);
   }
-  expect(() => device.empty([2 ** 43], "float32")).toThrow(/; dispose tensors, or shard the sequence over more ranks$/);
+  expect(() => device.empty([2 ** 43], "float32")).toThrow(
+    /; release the tensors of each step with scope\(\(\) => …\), or shard the sequence over more ranks$/,
+  );
   expect(device.memory().allocated).toBe(0);
 });
 

@@ -97,7 +97,7 @@ export class CudaDevice extends NativeDevice<CudaAddon> {
     const handle = new NativeHandle(getAddon(), {
       name: `cuda:${index}`,
       options: [index, memoryLimit, Number(tf32)],
-      remedy: "dispose tensors, or shard the sequence over more ranks",
+      remedy: "release the tensors of each step with scope(() => …), or shard the sequence over more ranks",
     });
     super(index, handle);
     this.capability = handle.deviceInfo[0]!;

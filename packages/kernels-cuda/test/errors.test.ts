@@ -121,13 +121,13 @@ test.concurrent.each<[string, Readonly<Record<string, string>>, string, RegExp]>
     "the GPU's memory",
     { MOSAIC_EMULATED_MEMORY: String(8 * mebibyte) },
     "",
-    /cuda:0: empty \[1572864\] float32: expected 6\.0 MiB of free memory, received 4\.0 MiB in use and 4\.0 MiB reserved; dispose tensors/,
+    /cuda:0: empty \[1572864\] float32: expected 6\.0 MiB of free memory, received 4\.0 MiB in use and 4\.0 MiB reserved; release the tensors of each step with scope/,
   ],
   [
     "its limit",
     {},
     `{ memoryLimit: ${8 * mebibyte} }`,
-    /expected 6\.0 MiB of free memory, received 4\.0 MiB in use and .* the limit is 8\.0 MiB; dispose tensors/,
+    /expected 6\.0 MiB of free memory, received 4\.0 MiB in use and .* the limit is 8\.0 MiB; release the tensors of each step with scope/,
   ],
 ])("a device that has used up %s works again once memory is freed", async (_, env, options, expected) => {
   const [firstError, secondError, ...laterErrors] = await collectErrors(
