@@ -25,6 +25,14 @@ function detectPackageManager(): string {
   return /^(npm|pnpm|yarn)\//.exec(process.env.npm_config_user_agent ?? "")?.[1] ?? "npm";
 }
 
+/** States how to install packages that are not in a registry. */
+function tarballHint(packageManagerName: string): string {
+  const add = packageManagerName === "npm" ? "npm install" : `${packageManagerName} add`;
+  return `If the @mosaic packages are not in your registry, first install the tarballs that \`npm run pack\` of a clone writes:
+
+  ${add} <clone>/build/packages/*.tgz`;
+}
+
 function main(): number {
   const { values, positionals } = parseArgs({ options, allowPositionals: true });
   const [directory] = positionals;
@@ -61,6 +69,7 @@ function main(): number {
     `${packageManagerName} start`,
   ];
   process.stdout.write(`\n${path}: ${templates[values.template]}\n\n  ${steps.join(" && ")}\n`);
+  if (values["no-install"]) process.stdout.write(`\n${tarballHint(packageManagerName)}\n`);
   return 0;
 }
 

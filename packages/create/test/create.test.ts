@@ -111,7 +111,9 @@ test("the command creates a project, and installs it with the package manager th
 test("without installing, the command prints how to install", () => {
   const path = join(temporary(), "project");
   const env = { npm_config_user_agent: "yarn/1.22.0 npm/? node/v20.19.0" };
-  expect(create([path, "--no-install"], env).stdout).toContain(`cd ${path} && yarn install && yarn start\n`);
+  const { stdout } = create([path, "--no-install"], env);
+  expect(stdout).toContain(`cd ${path} && yarn install && yarn start\n`);
+  expect(stdout).toContain("yarn add <clone>/build/packages/*.tgz");
 });
 
 test("a failed installation keeps the project and prints the commands that repeat it", () => {
