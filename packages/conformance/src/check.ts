@@ -79,3 +79,7 @@ export interface Case {
   readonly name: string;
   run(): Promise<void>;
 }
+
+/** The remedy of a failure in which memory is not released. */
+export const LEAK_HINT =
+  "release temporaries with scope(() => …) or using, views too, because each holds the memory of its tensor until it is disposed";

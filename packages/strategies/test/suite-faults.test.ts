@@ -63,7 +63,7 @@ const faultyBackends: Readonly<Record<string, readonly [Partial<AttentionBackend
         validBackend.attend(ctx, call, state, kv);
       },
     },
-    /expected 0 more bytes allocated after the pass, received \d+/,
+    /expected 0 more bytes allocated after the pass, received \d+; release temporaries with scope.*, views too/,
   ],
 };
 

@@ -1,5 +1,5 @@
 import { type AttentionBackend, type DType, expectValue, defineOptions, option, type OptionsOf } from "@mosaic/core";
-import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
+import { type Case, check, checkClose, checkEqual, LEAK_HINT, magnitude } from "../check.ts";
 import { type CompletionTime, perturbContext, poisonMemory } from "../perturb/group.ts";
 import { checkTrials, type Measurement } from "../measure/gate.ts";
 import { runOnWorld } from "../world.ts";
@@ -184,7 +184,7 @@ async function checkFolding({ makeWorld, extents }: CommonSuiteOptions, arrangem
     const leakedBytes = ctx.device.memory().allocated - initialBytes;
     check(
       leakedBytes === 0,
-      `${backend.name}, rank ${ctx.rank}: expected 0 more bytes allocated after the pass, received ${leakedBytes}`,
+      `${backend.name}, rank ${ctx.rank}: expected 0 more bytes allocated after the pass, received ${leakedBytes}; ${LEAK_HINT}`,
     );
   });
 }

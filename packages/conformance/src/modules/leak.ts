@@ -10,7 +10,7 @@ import {
   type OptionsOf,
 } from "@mosaic/core";
 import { formatMesh, meshSize } from "../backend/trials.ts";
-import { type Case, check } from "../check.ts";
+import { type Case, check, LEAK_HINT } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
 import { runOnWorld } from "../world.ts";
 import { type Arrangement, arrangementOption, makeWorldOption } from "../suite-options.ts";
@@ -87,7 +87,7 @@ function checkNoGrowth(rank: number, usageBefore: MemoryUsage, usageAfter: Memor
   for (const name of ["allocated", "reserved"] as const) {
     check(
       getGrowth(name) <= 0,
-      `rank ${rank}: expected at most ${usageBefore[name]} bytes of ${name} device memory, received ${usageAfter[name]}`,
+      `rank ${rank}: expected at most ${usageBefore[name]} bytes of ${name} device memory, received ${usageAfter[name]}; ${LEAK_HINT}`,
     );
   }
   for (const name of ["resident", "heap"] as const) {
