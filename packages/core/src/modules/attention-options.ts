@@ -111,7 +111,7 @@ export const attentionModuleOptions = defineOptions("attention module", {
 export type AttentionModuleOptions = OptionsOf<typeof attentionModuleOptions>;
 type ParsedModuleOptions = ResolvedOptionsOf<typeof attentionModuleOptions>;
 
-export const attentionForwardOptions = defineOptions("forward", {
+export const attentionForwardOptions = defineOptions("MultiAxisAttention.forward", {
   /**
    * The keys that are visible to each query in this call: one mask, or one per sample of the batch. Default: the
    * module's mask.

@@ -3,7 +3,7 @@ import { ShapeError } from "../errors.ts";
 import type { Layout } from "../placement/placement.ts";
 import { layoutOf } from "../placement/layout.ts";
 import { spansLength } from "../placement/span.ts";
-import { formatShape, normalizeAxis, sameShape } from "../shape.ts";
+import { formatShape, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { HeadNorm, PositionEncoding, ResolvedOptions } from "./attention-options.ts";
 
@@ -65,11 +65,11 @@ function normalizeSequenceAxis(where: string, x: Tensor, axis: number): number {
       received: formatShape(x.shape),
     });
   }
-  const normalizedAxis = normalizeAxis(axis, x.rank, where);
-  if (normalizedAxis < x.rank - 1) return normalizedAxis;
+  const normalizedAxis = axis < 0 ? axis + x.rank : axis;
+  if (normalizedAxis >= 0 && normalizedAxis < x.rank - 1) return normalizedAxis;
   throw new ShapeError({
     where,
-    expected: "an axis other than the last axis, the embedding",
+    expected: `an attention axis from 0 to ${x.rank - 2}, or from ${-x.rank} to -2, other than the last axis, the embedding`,
     received: `axis ${axis} of ${formatShape(x.shape)}`,
   });
 }

@@ -90,17 +90,22 @@ function createLayout(
   return markVerified(layout, mesh);
 }
 
-function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
+/** Throws an OptionError unless each axis is one of the mesh and is listed once. */
+export function checkMeshAxes(where: string, mesh: Coordinate, axes: readonly string[]): void {
   for (const [i, axis] of axes.entries()) {
     const isDuplicate = axes.indexOf(axis) < i;
     if (Object.hasOwn(mesh, axis) && !isDuplicate) continue;
     throw new OptionError({
-      where: "layoutOf",
+      where,
       expected: `axes of the mesh, ${Object.keys(mesh).join(", ")}`,
       received: `${isDuplicate ? "duplicate " : ""}"${axis}"`,
       remedy: isDuplicate ? "list each axis once" : "add the axis to init({ mesh })",
     });
   }
+}
+
+function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
+  checkMeshAxes("layoutOf", mesh, axes);
   for (const axis of Object.keys(mesh)) {
     if (Number.isSafeInteger(mesh[axis]) && mesh[axis]! >= 1) continue;
     const received = String(mesh[axis]);

@@ -10,7 +10,7 @@ import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../option
 import { formatShape, normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { Layout } from "./placement.ts";
-import { layoutOf } from "./layout.ts";
+import { checkMeshAxes, layoutOf } from "./layout.ts";
 import { type Span, spansLength } from "./span.ts";
 
 export const shardOptions = defineOptions("shard", {
@@ -57,6 +57,7 @@ export function shard(ctx: Context, full: Tensor, axis: number, options?: ShardO
   const settings = shardOptions.parse(options);
   const normalizedAxis = normalizeAxis(axis, full.rank, "shard");
   const length = full.shape[normalizedAxis]!;
+  checkShardAxes("shard", ctx, settings);
   const layout = createShardLayout(ctx, { ...settings, length });
   if (settings.length !== undefined && settings.length !== length) {
     throw new ShapeError({
@@ -90,6 +91,7 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOp
   const settings = shardOptions.parse(options, "unshard");
   const normalizedAxis = normalizeAxis(axis, x.rank, "unshard");
   const rows = x.shape[normalizedAxis]!;
+  checkShardAxes("unshard", ctx, settings);
   const shards = resolveShardCount(ctx, settings);
   const layout = createShardLayout(ctx, { ...settings, length: settings.length ?? rows * shards });
   const expected = spansLength(layout.spans(ctx.mesh.coordinate));
@@ -107,6 +109,10 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOp
     using gatheredRows = gatherShards(ctx, rowsFirstView, layout);
     return scatterRows(gatheredRows, layout, normalizedAxis);
   });
+}
+
+function checkShardAxes(where: string, ctx: Context, { axes }: ShardSettings): void {
+  if (axes) checkMeshAxes(`${where}: axes`, ctx.mesh.shape, axes);
 }
 
 function resolveShardCount(ctx: Context, { axes = sequenceAxes(ctx.mesh.shape) }: ShardSettings): number {

@@ -300,10 +300,10 @@ describe("modules with invalid input", () => {
       /x \[\.\.,8\] with embedDim as the last axis, received \[1,2,7\]/,
     );
     expect(() => createAttention({ attentionAxis: 3 }).forward(input([1, 2, 8]))).toThrow(
-      /an axis from -3 to 2, received 3/,
+      /attention axis from 0 to 1, or from -3 to -2, .* received axis 3 of \[1,2,8\]/,
     );
     expect(() => createAttention({ attentionAxis: -1 }).forward(input([1, 2, 8]))).toThrow(
-      /an axis other than the last/,
+      /other than the last axis, the embedding, received axis -1 of \[1,2,8\]/,
     );
     expect(() => createAttention({ attentionAxis: 0 }).forward(input([8]))).toThrow(/at least two axes/);
     expect(() => createAttention({ sequenceLength: 5 }).forward(input([1, 4, 8]))).toThrow(

@@ -75,9 +75,14 @@ test("shard and unshard reject wrong sizes and options before communication", as
   expect(() => unshard(ranks[2]!, x, 0, { length: 10 })).toThrow(ShapeError);
   expect(() => unshard(ranks[2]!, x, 0, { length: 10 })).toThrow(/rank 2: expected 3 rows along axis 0/);
   expect(() => shard(ranks[2]!, x, 0, { length: 5 })).toThrow(/expected 5 rows along axis 0, received \[4\]/);
+  expect(() => shard(ranks[2]!, x, 0, { axes: ["tp"] })).toThrow(
+    /^shard: axes: expected axes of the mesh, sp, received "tp"; add the axis to init\(\{ mesh \}\)$/,
+  );
+  expect(() => unshard(ranks[2]!, x, 0, { axes: ["sp", "sp"] })).toThrow(
+    /^unshard: axes: expected axes of the mesh, sp, received duplicate "sp"; list each axis once$/,
+  );
   expect(() => shard(ranks[2]!, x, 0, { place: "zigzag" } as object)).toThrow(
     /shard: expected options among placement/,
   );
   expect(() => shard(ranks[2]!, x, 1)).toThrow(ShapeError);
-  expect(() => shard(ranks[2]!, x, 0, { axes: ["tp"] })).toThrow(/axes of the mesh, sp, received "tp"/);
 });
