@@ -460,6 +460,15 @@ test("zeroGrad of the model or the optimizer clears gradients, and frozen parame
   });
 });
 
+test("summonFullParameters rejects an async function", async () => {
+  await onOneRank((ctx) => {
+    using model = new Blocks(ctx);
+    expect(() => summonFullParameters(model, async () => model.parameters()[0]!.read())).toThrow(
+      "summonFullParameters: body: expected a synchronous function, received an async function; return the promises of calls that read parameters, and await the result",
+    );
+  });
+});
+
 test("fullyShard does not shard a model on one rank", async () => {
   await onOneRank((ctx) => {
     using model = new Blocks(ctx);

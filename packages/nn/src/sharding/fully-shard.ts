@@ -327,6 +327,15 @@ function isPlainObject(value: object): boolean {
 export function summonFullParameters<T>(model: Module, body: () => T): T {
   checkModule("summonFullParameters: model", model);
   checkFunction("summonFullParameters: body", body);
+  if (Object.prototype.toString.call(body) === "[object AsyncFunction]") {
+    // The parameters would be released at its first `await`.
+    throw new OptionError({
+      where: "summonFullParameters: body",
+      expected: "a synchronous function",
+      received: "an async function",
+      remedy: "return the promises of calls that read parameters, and await the result",
+    });
+  }
   const units = listUnits(model.parameters());
   const releasedUnits = units.filter((unit) => !unit.isGathered);
   for (const unit of releasedUnits) unit.startGather();
