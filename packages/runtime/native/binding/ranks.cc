@@ -82,11 +82,11 @@ Napi::Value hosts(const Napi::CallbackInfo& info) {
 }
 
 // close(engine, completion): finishes the posted operations, then closes. `release` may be called once the completion
-// has arrived, which has no failure.
+// has arrived, with or without a failure.
 void close(const Napi::CallbackInfo& info) {
   rethrowAsJsError(info.Env(), [&] {
     const auto engine = getEngine(info);
-    engine->close([complete = getAddon(info).completion(info[1])] { complete(nullptr); });
+    engine->close(getAddon(info).completion(info[1]));
     getAddon(info).completions->expect();
   });
 }

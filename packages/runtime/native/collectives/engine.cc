@@ -149,12 +149,12 @@ void Engine::stopTrace(std::function<void(std::vector<TraceRecord>)> onTrace) {
   completeTraces();
 }
 
-void Engine::close(std::function<void()> onClosed) {
+void Engine::close(CompletionCallback onClosed) {
   {
     const std::lock_guard lock(mutex_);
     if (!hasExited_) onClosed_ = std::exchange(onClosed, nullptr);
   }
-  if (onClosed) return onClosed();
+  if (onClosed) return onClosed(nullptr);
   closingSinceNs_ = monotonicNs();
   isClosing_ = true;
   wake();
@@ -240,8 +240,11 @@ void Engine::leave(bool isConnected) {
     }
   }
   std::string lastOperation, counts;
+  std::optional<MosaicFailure> closeFailure;
   {
     const std::lock_guard lock(mutex_);
+    // Only mismatches found while closing are passed to `onClosed`; earlier ones are returned by `failure`.
+    if (hasFailedClosing_ && failure_->code == MOSAIC_FAILURE_MISMATCH) closeFailure = failure_;
     lastOperation = lastOperationName_;
     counts = log_.serializeCounts();
   }
@@ -250,7 +253,7 @@ void Engine::leave(bool isConnected) {
   control_->leave(lastOperation);
   closeTransport();
   control_->detach();
-  std::function<void()> onClosed;
+  CompletionCallback onClosed;
   {
     const std::lock_guard lock(mutex_);
     hasExited_ = true;
@@ -258,7 +261,7 @@ void Engine::leave(bool isConnected) {
   }
   exitedCondition_.notify_all();
   completeTraces();
-  if (onClosed) onClosed();
+  if (onClosed) onClosed(closeFailure ? &*closeFailure : nullptr);
 }
 
 /// Whether all operations that were posted before `close` are done, or the rank was aborted.
@@ -319,6 +322,7 @@ void Engine::fail(const Diagnosis& diagnosis) {
     failedPosition_ = currentPosition();
     ops.assign(queue_.begin(), queue_.end());
     hasFailed_ = true;
+    hasFailedClosing_ = isClosing_;
   }
   // The cause is reported first, because it must reach the other ranks before they observe that this rank has ended.
   if (diagnosis.peerFailure) control_->reportFailure(*diagnosis.peerFailure);

@@ -93,9 +93,9 @@ class Engine : private ControlListener {
   /// Calls `onTrace` once all operations that were posted before have completed.
   void stopTrace(std::function<void(std::vector<TraceRecord>)> onTrace);
 
-  /// Accepts no more operations, finishes the posted ones, then calls `onClosed` on the communication thread. If
-  /// closing reveals that this rank and another made different calls, `failure` returns the mismatch.
-  void close(std::function<void()> onClosed);
+  /// Accepts no more operations, finishes the posted ones, then calls `onClosed` on the communication thread. It passes
+  /// a failure if closing reveals that this rank and another made different calls.
+  void close(CompletionCallback onClosed);
   /// Fails all operations in progress immediately.
   void abort();
   /// Waits until the communication thread has ended or the deadline has passed. To be called by the thread that
@@ -300,8 +300,8 @@ class Engine : private ControlListener {
   std::optional<Position> failedPosition_;
   std::string lastOperationName_;  // the last operation that completed
   int64_t runningNs_ = 0;  // total time of the completed operations: see `waitedNs`
-  std::function<void()> onClosed_;
-  bool hasExited_ = false;
+  CompletionCallback onClosed_;
+  bool hasExited_ = false, hasFailedClosing_ = false;
   std::condition_variable exitedCondition_;
   std::vector<TraceRecord> trace_;
   std::vector<TraceRequest> traceRequests_;

@@ -64,12 +64,16 @@ struct Rank {
   }
   uint64_t post(const CollectiveCall& call, uint32_t group = 0) { return engine->post(group, call, "test"); }
   void postAndWait(const CollectiveCall& call, uint32_t group = 0) { engine->wait(post(call, group)); }
-  /// Closes the rank. Returns the engine's failure, if it has failed.
+  /// Closes the rank. Returns the failure that closing reported, if any.
   std::optional<MosaicFailure> close() {
+    std::optional<MosaicFailure> found;
     std::atomic<bool> isClosed{false};
-    engine->close([&] { isClosed = true; });
+    engine->close([&](const MosaicFailure* thrown) {
+      if (thrown) found = *thrown;
+      isClosed = true;
+    });
     while (!isClosed) std::this_thread::yield();
-    return engine->failure();
+    return found;
   }
 };
 
