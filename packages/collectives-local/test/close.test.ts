@@ -6,11 +6,13 @@ import { readAll, tensor } from "./values.ts";
 const mismatch =
   /rank 0 is at allReduce #1 \(world\) sum float32 \[1\], rank 1 at allReduce #1 \(world\) sum float32 \[2\]; /;
 
-/** Posts collectives that do not match. */
+/** Posts collectives that do not match, and waits until both ranks have failed. */
 async function openMismatchedRanks() {
   const ranks = await openRanks(2);
   const xs = ranks.devices.map((device, rank) => tensor(device, [1, 2].slice(0, rank + 1), [rank + 1]));
   const works = ranks.groups.map((group, rank) => group.allReduce(xs[rank]!));
+  // A mismatch that a rank finds while it closes is always reported. A call that shows the failure would report it.
+  await new Promise((resolve) => setTimeout(resolve, 300));
   return { ...ranks, xs, works };
 }
 
