@@ -123,8 +123,10 @@ struct Scalar {
   MOSAIC_INLINE void zip(Vec& a, Vec& b) {
     const Vec even = a, odd = b;
     for (int i = 0; i < lanes; ++i) {
-      (i < lanes / 2 ? a : b)[2 * i % lanes] = even[i];
-      (i < lanes / 2 ? a : b)[2 * i % lanes + 1] = odd[i];
+      // GCC 12 stores to a copy if the conditional expression itself is indexed, under -fsanitize=undefined.
+      Vec& out = i < lanes / 2 ? a : b;
+      out[2 * i % lanes] = even[i];
+      out[2 * i % lanes + 1] = odd[i];
     }
   }
 
