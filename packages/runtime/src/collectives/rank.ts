@@ -146,10 +146,16 @@ export class NativeRank {
 
   async split(group: number, color: number, name: string): Promise<SplitResult> {
     let operation = 0;
-    await completions.expect(undefined, (completion) => {
-      operation = callNative((addon) => addon.split(this.#engine, group, color, name, completion));
-      this.#countOperation(group);
-    });
+    try {
+      await completions.expect(undefined, (completion) => {
+        operation = callNative((addon) => addon.split(this.#engine, group, color, name, completion));
+        this.#countOperation(group);
+      });
+    } catch (error) {
+      // An engine that has failed has ended all operations.
+      if (callNative((addon) => addon.failure(this.#engine))) setOrdered(this.#order, Infinity);
+      throw error;
+    }
     setOrdered(this.#order, operation);
     return callNative((addon) => addon.splitResult(this.#engine, operation));
   }
