@@ -59,6 +59,7 @@ test("a layer that is created without a context is rejected", () => {
 
 test("a checkpoint that is not awaited before the context closes is named in the error", async () => {
   const path = join(directory(), "unawaited.safetensors");
+  await onOneRank((ctx) => saveCheckpoint(ctx, path, { model: new Linear(ctx, 2, 2) }));
   for (const [name, call] of [
     ["saveCheckpoint", saveCheckpoint],
     ["loadCheckpoint", loadCheckpoint],

@@ -120,8 +120,13 @@ export async function runOnAllRanks<T>(
   body: () => T | Promise<T>,
 ): Promise<readonly T[]> {
   expectValue("runOnAllRanks: where", typeof where === "string", "a text that identifies the call", where);
-  const group = resolveGroup("runOnAllRanks", groupOrContext);
   checkFunction("runOnAllRanks: body", body);
+  let group: ProcessGroup;
+  try {
+    group = resolveGroup("runOnAllRanks", groupOrContext);
+  } catch (error) {
+    throw createCallError(where, error);
+  }
   let outcome: LocalOutcome;
   try {
     const result = await body();
@@ -210,23 +215,28 @@ async function sendOutcome<T>(
   return result;
 }
 
-/**
- * Sends or receives. If the context has been closed, the error names the function that the program called, instead of
- * an operation within it.
- */
+/** Sends or receives. Names the call in the error if the context has been closed. */
 async function nameCallIfClosed<T>({ where }: ExchangeCall, send: () => Promise<T>): Promise<T> {
   try {
     return await send();
   } catch (error) {
-    if (!(error instanceof ClosedError)) throw error;
-    const details = {
-      where,
-      expected: "an open context until the call has completed",
-      received: "a closed context",
-      remedy: "await the call before the context closes",
-    };
-    throw new ClosedError(details, { cause: error });
+    throw createCallError(where, error);
   }
+}
+
+/**
+ * Returns the error of a call within `where`. If the context has been closed, it names the function that the program
+ * called, instead of an operation within it.
+ */
+function createCallError(where: string, error: unknown): unknown {
+  if (!(error instanceof ClosedError)) return error;
+  const details = {
+    where,
+    expected: "an open context until the call has completed",
+    received: "a closed context",
+    remedy: "await the call before the context closes",
+  };
+  return new ClosedError(details, { cause: error });
 }
 
 function createRankError(
