@@ -1,4 +1,4 @@
-import { formatValue, OptionError } from "./errors.ts";
+import { expectValue, formatValue, OptionError } from "./errors.ts";
 
 /**
  * Throws an OptionError that names the path of a value that JSON would drop or change, such as a function, NaN or a
@@ -11,6 +11,7 @@ import { formatValue, OptionError } from "./errors.ts";
  * ```
  */
 export function checkJsonValue(where: string, value: unknown): void {
+  expectValue("checkJsonValue: where", typeof where === "string", "a text that names the value", where);
   checkNestedValue(where, value, []);
 }
 
