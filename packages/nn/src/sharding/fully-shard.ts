@@ -32,8 +32,8 @@ export const fullyShardOptions = defineOptions("fullyShard", {
   /**
    * Modules whose parameters are gathered together and whose gradients are reduced together, FSDP's units. The
    * remaining parameters form one more unit, the root unit, which stays gathered from the first forward of the model,
-   * or of a module within it, to `reduceGradients`. Default: the elements of every ModuleList that is not nested in another, except that an element
-   * without a forward, such as a ModuleList, is replaced by the units within it.
+   * or of a module within it, to `reduceGradients`. Default: the elements of every ModuleList that is not nested in
+   * another, except that an element without a forward, such as a ModuleList, is replaced by the units within it.
    */
   units: option.array(option.custom("a Module with a forward", isModuleWithForward), { optional: true }),
 });
