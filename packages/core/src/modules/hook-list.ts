@@ -6,23 +6,27 @@ export interface RemovableHandle extends Disposable {
 
 /** Hooks in the order of registration. The same function may be registered several times. */
 export class HookList<F> {
-  /** Copied on each change, so that a call runs the hooks that were registered when it began to run them. */
   #registrations: readonly { readonly hook: F }[] = [];
+  #hooks: readonly F[] = [];
 
+  /** Replaced on each change, so that a call runs the hooks that were registered when it began to run them. */
   get hooks(): readonly F[] {
-    return this.#registrations.map(({ hook }) => hook);
+    return this.#hooks;
   }
 
   get isEmpty(): boolean {
-    return this.#registrations.length === 0;
+    return this.#hooks.length === 0;
   }
 
   add(hook: F): RemovableHandle {
     const registration = { hook };
-    this.#registrations = [...this.#registrations, registration];
-    const remove = (): void => {
-      this.#registrations = this.#registrations.filter((each) => each !== registration);
-    };
+    this.#setRegistrations([...this.#registrations, registration]);
+    const remove = (): void => this.#setRegistrations(this.#registrations.filter((each) => each !== registration));
     return { remove, [Symbol.dispose]: remove };
+  }
+
+  #setRegistrations(registrations: readonly { readonly hook: F }[]): void {
+    this.#registrations = registrations;
+    this.#hooks = registrations.map(({ hook }) => hook);
   }
 }
