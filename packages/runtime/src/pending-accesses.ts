@@ -1,4 +1,4 @@
-import { dtypeBytes, formatShape, OptionError, type Storage, type Tensor } from "@mosaic/core";
+import { type CollectiveCall, dtypeBytes, formatShape, OptionError, type Storage, type Tensor } from "@mosaic/core";
 
 /** Order between the collectives of one rank and later work on its compute stream. */
 export interface ComputeOrder {
@@ -10,8 +10,17 @@ export interface ComputeOrder {
 export interface PostedCollective {
   readonly number: number;
   readonly order: ComputeOrder;
-  /** For messages: `allReduce #5 (world)`. */
-  readonly name: string;
+  readonly op: CollectiveCall["op"];
+  /** Number of the operation in its group. */
+  readonly sequence: number;
+  /** Name of the group. */
+  readonly group: string;
+  readonly label: string;
+}
+
+/** Describes a collective for messages: `allReduce #5 (world)`. */
+function describe({ op, sequence, group, label }: PostedCollective): string {
+  return `${op} #${sequence} (${group})${label && ` of ${label}`}`;
 }
 
 /** Bytes [start, end) of a storage that a collective accesses between its post and `wait`. */
@@ -75,7 +84,7 @@ export function checkPendingAccesses(where: string, x: Tensor, isMutated: boolea
     throw new OptionError({
       where,
       expected: isWrite ? "a tensor that no collective is writing" : "an output that no collective is reading",
-      received: `${formatShape(x.shape)}, which ${collective.name} is ${isWrite ? "writing" : "reading"}`,
+      received: `${formatShape(x.shape)}, which ${describe(collective)} is ${isWrite ? "writing" : "reading"}`,
       remedy: "call wait() of its Work first",
     });
   }

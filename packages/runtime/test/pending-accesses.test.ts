@@ -9,7 +9,7 @@ const BYTES = 400;
 
 const createStorage = (): NativeStorage => new NativeStorage(owner, { address: 64, id: 0, byteLength: BYTES }, BYTES);
 const createCollective = (number: number, order = { orderedNumber: 0 }): PostedCollective => ({
-  ...{ number, order, name: `allReduce #${number} (world)` },
+  ...{ number, order, op: "allReduce" as const, sequence: number, group: "world", label: "" },
 });
 
 function view(storage: NativeStorage, offset: number, shape: number[], strides: number[] = [1]): Tensor {

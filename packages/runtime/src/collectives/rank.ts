@@ -127,8 +127,15 @@ export class NativeRank {
     const words = encodeCall(call);
     const number = callNative((addon) => addon.post(this.#engine, group.index, words, label));
     this.#lastNumber = number;
-    const name = `${call.op} #${this.#countOperation(group.index)} (${group.name})${label && ` of ${label}`}`;
-    const collective: PostedCollective = { number, order: this.#order, name };
+    const sequence = this.#countOperation(group.index);
+    const collective: PostedCollective = {
+      number,
+      order: this.#order,
+      op: call.op,
+      sequence,
+      group: group.name,
+      label,
+    };
     recordAccesses(call, group, collective);
     const pending = new PendingOperation(this.#engine, collective, listOperands(call));
     this.#pending.push(pending);
