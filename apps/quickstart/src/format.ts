@@ -5,26 +5,6 @@ export function groupDigits(value: number): string {
   return String(Math.round(value)).replace(/\B(?=(\d{3})+$)/g, "\u2009");
 }
 
-/** Formats bytes in decimal units, with three digits. */
-export function formatBytes(value: number): string {
-  const units = ["B", "kB", "MB", "GB", "TB"];
-  // Values that would be rounded to 1000 have the next unit.
-  const fittingIndex = units.findIndex((_, i) => value / 1000 ** i < 999.5);
-  const unitIndex = fittingIndex < 0 ? units.length - 1 : fittingIndex;
-  return `${Number((value / 1000 ** unitIndex).toPrecision(3))} ${units[unitIndex]}`;
-}
-
-/** Formats seconds with three digits, in milliseconds below one second. */
-export function formatSeconds(value: number): string {
-  if (value === 0) return "0 s";
-  return value < 0.9995 ? `${Number((value * 1000).toPrecision(3))} ms` : `${Number(value.toPrecision(3))} s`;
-}
-
-/** Formats a fraction as a percentage. */
-export function formatPercent(fraction: number): string {
-  return `${Number((fraction * 100).toPrecision(3))} %`;
-}
-
 /** Formats ranks in words: "rank 2", "ranks 0–3, 6", "all ranks". */
 export function formatRanks(ranks: readonly number[], rankCount: number): string {
   if (ranks.length === 0) return "no rank";

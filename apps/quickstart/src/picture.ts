@@ -1,6 +1,9 @@
 import {
   drawDispatch,
   type Timeline,
+  formatBytes,
+  formatPercent,
+  formatSeconds,
   type TimelineEvent,
   timelineOf,
   timelineSvg,
@@ -8,7 +11,7 @@ import {
 } from "@mosaic/attention/planner";
 import { escape, rect, text } from "@mosaic/planner/svg";
 import { describeShape, keyValueBytesPerToken, getMask, createPlacement } from "./backends.ts";
-import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
+import { groupDigits } from "./format.ts";
 import type { RankReport, Settings } from "./job.ts";
 import { describeMask } from "./mask.ts";
 import { rankColor, GRAY, drawLane, type LaneContext, getLaneSizes, communicationTop } from "./timeline-lane.ts";

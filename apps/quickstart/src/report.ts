@@ -1,5 +1,6 @@
+import { formatBytes, formatPercent, formatSeconds } from "@mosaic/attention/planner";
 import { closedFormTraffic, type ExpectedRun } from "./prediction.ts";
-import { formatBytes, groupDigits, formatPercent, formatSeconds } from "./format.ts";
+import { groupDigits } from "./format.ts";
 import type { PlacementChoice, RankReport, Settings, GridShape } from "./job.ts";
 import { formatMask } from "./mask.ts";
 import { type Accuracy, toErrorUnits, type VerificationResult } from "./verify.ts";

@@ -1,12 +1,6 @@
+import { formatBytes, formatSeconds } from "@mosaic/attention/planner";
 import { rect, text, tooltip } from "@mosaic/planner/svg";
-import {
-  formatBytes,
-  formatPayloads,
-  formatPayloadKinds,
-  formatRankRanges,
-  formatRanks,
-  formatSeconds,
-} from "./format.ts";
+import { formatPayloads, formatPayloadKinds, formatRankRanges, formatRanks } from "./format.ts";
 import type { Block, Interval, Lane, Transfer } from "./timeline.ts";
 
 const PALETTE = ["#3366cc", "#e08214", "#2a9d6f", "#b5446e", "#7a5cc4", "#8c6d46", "#1f9bb3", "#a3a124"];

@@ -147,7 +147,20 @@ export { joinSpans, positions, type Span, spansLength } from "./placement/span.t
 export { resolveShards } from "./placement/verify.ts";
 export { offsetSeed, rand, randn, type RandnOptions, type RandOptions } from "./random.ts";
 export { keep, scope } from "./scope.ts";
-export * from "./shape.ts";
+export {
+  type Axes,
+  broadcastShapes,
+  checkViewBounds,
+  contiguousStrides,
+  formatShape,
+  isContiguous,
+  normalizeAxis,
+  numel,
+  sameShape,
+  type Shape,
+  type StridedView,
+  viewStrides,
+} from "./shape.ts";
 export {
   type DType,
   dtypeBytes,

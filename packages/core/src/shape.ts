@@ -6,7 +6,7 @@ export type Shape = readonly number[];
 export type Axes = number | readonly number[];
 
 /** Throws a ShapeError unless `shape` is an array of numbers. */
-function checkNumbers(where: string, shape: unknown): void {
+export function checkNumberArray(where: string, shape: unknown): void {
   if (Array.isArray(shape)) {
     let i = 0;
     while (i < shape.length && typeof shape[i] === "number") i++;
@@ -33,7 +33,7 @@ export function numel(shape: Shape): number {
 
 /** Returns the row-major strides of a contiguous tensor. */
 export function contiguousStrides(shape: Shape): number[] {
-  checkNumbers("contiguousStrides", shape);
+  checkNumberArray("contiguousStrides", shape);
   const strides = shape.slice();
   let stride = 1;
   for (let axis = shape.length - 1; axis >= 0; axis--) {
@@ -48,8 +48,8 @@ export function contiguousStrides(shape: Shape): number[] {
  * tensors are contiguous.
  */
 export function isContiguous(shape: Shape, strides: Shape): boolean {
-  checkNumbers("isContiguous: shape", shape);
-  checkNumbers("isContiguous: strides", strides);
+  checkNumberArray("isContiguous: shape", shape);
+  checkNumberArray("isContiguous: strides", strides);
   let isDense = true;
   let stride = 1;
   // Does not allocate, because every collective checks its operands.
@@ -71,8 +71,8 @@ export function formatShape(shape: Shape): string {
 
 /** Returns whether two shapes have the same lengths in the same order. */
 export function sameShape(a: Shape, b: Shape): boolean {
-  checkNumbers("sameShape", a);
-  checkNumbers("sameShape", b);
+  checkNumberArray("sameShape", a);
+  checkNumberArray("sameShape", b);
   return equalNumbers(a, b);
 }
 
@@ -99,8 +99,8 @@ function createAxisError(axis: unknown, rank: number, where: string): ShapeError
 
 /** Returns the broadcast shape by NumPy's rule: trailing axes must be equal or 1. May return one of the arguments. */
 export function broadcastShapes(a: Shape, b: Shape, where: string): Shape {
-  checkNumbers(where, a);
-  checkNumbers(where, b);
+  checkNumberArray(where, a);
+  checkNumberArray(where, b);
   if (equalNumbers(a, b)) return a;
   const rank = Math.max(a.length, b.length);
   return Array.from({ length: rank }, (_, axis) => {
@@ -122,7 +122,7 @@ export function broadcastShapes(a: Shape, b: Shape, where: string): Shape {
  * exactly by new axes.
  */
 export function viewStrides(shape: Shape, strides: Shape, targetShape: Shape): number[] | undefined {
-  for (const each of [shape, strides, targetShape]) checkNumbers("viewStrides", each);
+  for (const each of [shape, strides, targetShape]) checkNumberArray("viewStrides", each);
   expectValue("viewStrides: strides", strides.length === shape.length, `${shape.length} strides`, strides);
   if (numel(shape) === 0 || shape.length === 0) return contiguousStrides(targetShape);
   const result = new Array<number>(targetShape.length);
@@ -152,8 +152,8 @@ export interface StridedView {
 /** Throws a ShapeError unless a view is within the `size` elements of the storage. */
 export function checkViewBounds(view: StridedView, size: number): void {
   const { shape, strides, offset } = view ?? {};
-  checkNumbers("view: shape", shape);
-  checkNumbers("view: strides", strides);
+  checkNumberArray("view: shape", shape);
+  checkNumberArray("view: strides", strides);
   expectValue("view", typeof offset === "number" && typeof size === "number", "a numeric offset", offset);
   let minOffset = offset;
   let maxOffset = offset;

@@ -2,7 +2,16 @@ import { checkDType } from "./arguments.ts";
 import { isRecorded } from "./autograd/node.ts";
 import type { DType } from "./storage.ts";
 import { formatValue, ShapeError } from "./errors.ts";
-import { type Axes, contiguousStrides, formatShape, normalizeAxis, type Shape, numel, viewStrides } from "./shape.ts";
+import {
+  type Axes,
+  checkNumberArray,
+  contiguousStrides,
+  formatShape,
+  normalizeAxis,
+  type Shape,
+  numel,
+  viewStrides,
+} from "./shape.ts";
 import type { Tensor } from "./tensor.ts";
 
 // The views of a tensor, each with its gradient. They are documented at the methods in methods.ts. They are recorded on
@@ -13,16 +22,6 @@ export interface SliceRange {
   readonly start: number;
   readonly end?: number | undefined;
   readonly step?: number | undefined;
-}
-
-/** Throws a ShapeError unless `numbers` is an array of numbers. */
-function checkNumberArray(where: string, numbers: unknown): void {
-  if (Array.isArray(numbers)) {
-    let i = 0;
-    while (i < numbers.length && typeof numbers[i] === "number") i++;
-    if (i === numbers.length) return;
-  }
-  throw new ShapeError({ where, expected: "an array of numbers, such as [2, 3]", received: formatValue(numbers) });
 }
 
 /** Records a view. `backward` maps the gradient of the view to that of x. */

@@ -52,7 +52,8 @@ export async function bindAddress(options: BindOptions, resolver: Resolver): Pro
   );
 }
 
-const isLoopback = (address: string): boolean => address.startsWith("127.") || address === "::1";
+/** Whether a name or address is of the loopback interface. */
+export const isLoopback = (name: string): boolean => name === "localhost" || name === "::1" || name.startsWith("127.");
 
 /**
  * Resolves a name to its addresses, IPv4 first. The lookup is retried until the timeout. Rejects with RendezvousError.

@@ -2,6 +2,7 @@ import { readFileSync } from "node:fs";
 import { isIP } from "node:net";
 import { formatAddress } from "../agent/network.ts";
 import { UsageError } from "../errors.ts";
+import { isLoopback } from "../nodes/address.ts";
 import { DEFAULT_RDZV_PORT, MAX_NODES, parseEndpoint, parseNodeRange } from "./endpoint.ts";
 import { isThisNode } from "./nodes.ts";
 import { findOption, OPTIONS } from "./specs.ts";
@@ -150,8 +151,6 @@ function formatEndpoint(values: OptionValues, names: readonly string[]): string 
   const port = values.count("master-port", 0, 65_535) || DEFAULT_RDZV_PORT;
   return formatAddress(address, port);
 }
-
-const isLoopback = (name: string): boolean => name === "localhost" || name === "::1" || name.startsWith("127.");
 
 /** Options that are not passed to agents. The launcher derives other options of each host from them. */
 const LOCAL_OPTIONS = ["hosts", "hostfile", "ssh", "agent-stdin", "master-addr", "master-port"];
