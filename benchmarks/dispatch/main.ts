@@ -7,12 +7,20 @@ import { type TargetsRow, measureTargets, markdownTable, targetsSummary, targets
 import { predictStageTimes, stagesTable } from "./stages.ts";
 import { measureOptimumGaps, optimumSummary } from "./optimum.ts";
 
-// Compares predicted step times of placements with lower bounds, optima and other context-parallel strategies:
-//
-//   npm run bench:dispatch -- --part marks --seeds 20261123,101 --passes forward --out prefix
-//   npm run bench:dispatch -- --part optimum
-//   npm run bench:dispatch -- --part stages --ranks 8,64 --out prefix
-//   npm run bench:dispatch -- --part comparison --ranks 16,64 --out prefix
+const help = `Compares predicted step times of placements with lower bounds, optima and other context-parallel strategies.
+
+  npm run bench:dispatch -- [options]
+
+  --part NAME      marks: each placement beside its lower bound and the goals [default]
+                   optimum: 200 small problems beside their optima
+                   stages: predicted step times with and without stages
+                   comparison: other context-parallel strategies
+                   lengths: the distributions of document lengths
+  --seeds N,…      seeds of the drawn lengths [20261123]; parts other than marks use the first
+  --passes NAME    forward or both, for marks [forward]
+  --ranks N,…      numbers of ranks, for stages and comparison [16]
+  --out PREFIX     also writes the rows as JSON lines, and the chart, to files with this prefix
+  -h, --help       show this help`;
 
 const { values } = parseArgs({
   options: {
@@ -20,8 +28,8 @@ const { values } = parseArgs({
     seeds: { type: "string", default: "20261123" },
     passes: { type: "string", default: "forward" },
     ranks: { type: "string", default: "16" },
-    /** Prefix of the output files: the rows as JSON lines, and the chart. */
     out: { type: "string" },
+    help: { type: "boolean", short: "h", default: false },
   },
 });
 const seeds = values.seeds.split(",").map(Number);
@@ -69,7 +77,7 @@ const partRunners: Readonly<Record<string, () => void>> = {
     );
   },
 };
-const runPart = partRunners[values.part];
+const runPart = values.help ? () => console.log(help) : partRunners[values.part];
 if (!runPart)
   throw new Error(
     `bench:dispatch: --part: expected one of ${Object.keys(partRunners).join(", ")}; received ${values.part}`,

@@ -80,5 +80,5 @@ try {
     error instanceof CreateError || (error as NodeJS.ErrnoException).code?.startsWith("ERR_PARSE_ARGS");
   if (!isUsageError) throw error;
   process.stderr.write(`${(error as Error).message}\n\n${help}`);
-  process.exitCode = 1;
+  process.exitCode = 2;
 }

@@ -87,7 +87,7 @@ test("the command requires exactly one folder", () => {
   // What `npm create @mosaic project --template plan`, without a `--`, passes on.
   const { status, stderr } = create([path, "plan"]);
   expect([status, stderr]).toEqual([
-    1,
+    2,
     expect.stringContaining(`expected one folder, received ${path}, plan; pass opt`),
   ]);
   expect(existsSync(path)).toBe(false);
@@ -131,8 +131,8 @@ test("a failed installation keeps the project and prints the commands that repea
 
 test("the command prints its help, and reports a missing folder, unknown templates and unknown options", () => {
   expect(create(["--help"])).toMatchObject({ status: 0, stdout: expect.stringContaining("npm create @mosaic") });
-  expect(create([])).toMatchObject({ status: 1 });
+  expect(create([])).toMatchObject({ status: 2 });
   const unknown = create([join(temporary(), "p"), "--template", "nothing", "--no-install"]);
-  expect(unknown).toMatchObject({ status: 1, stderr: expect.stringContaining("expected one of train") });
-  expect(create(["p", "--unknown"])).toMatchObject({ status: 1, stderr: expect.stringContaining("--unknown") });
+  expect(unknown).toMatchObject({ status: 2, stderr: expect.stringContaining("expected one of train") });
+  expect(create(["p", "--unknown"])).toMatchObject({ status: 2, stderr: expect.stringContaining("--unknown") });
 });
