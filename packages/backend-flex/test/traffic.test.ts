@@ -1,7 +1,9 @@
 import {
+  addTraffic,
   runBackendOnRank,
   backendTrials,
   batchTrials,
+  measureTraffic,
   slicesToMaskMod,
   runOnWorld,
   placements,
@@ -22,7 +24,7 @@ const stages = [undefined, 0, 1, { forward: 3, backward: 2 }] as const;
 type ExchangeOptions = Pick<FlexOptions, "queriesTravel" | "hierarchical">;
 
 /** Measures the traffic of one forward and backward of each trial, by trial and rank. */
-async function measureTraffic(
+async function measureTrials(
   size: number,
   trials: readonly Trial[],
   exchangeOptions: ExchangeOptions = {},
@@ -31,9 +33,8 @@ async function measureTraffic(
   const trafficByRank = await runOnWorld(openWorld, { size }, async (ctx) => {
     const traffic: Traffic[] = [];
     for (const [i, trial] of trials.entries()) {
-      const trafficBefore = ctx.world.traffic();
-      await runBackendOnRank(ctx, flex({ stages: stages[i % stages.length], ...exchangeOptions }), trial);
-      traffic.push(combine(ctx.world.traffic(), trafficBefore, (after, earlier) => after - earlier));
+      const backend = flex({ stages: stages[i % stages.length], ...exchangeOptions });
+      traffic.push(...(await measureTraffic([ctx.world], () => runBackendOnRank(ctx, backend, trial))));
     }
     return traffic;
   });
@@ -48,16 +49,8 @@ function predictTraffic(trial: Trial, i: number, exchangeOptions: ExchangeOption
     const call = { at: { sp }, mask, modifiers, ...createLayouts(trial) };
     const settings = { ...exchangeOptions, hosts, stages: stages[i % stages.length] };
     const { forward, backward } = flexTraffic({ ...sizes, mesh, call, ...settings });
-    return combine(forward, backward, (a, b) => a + b);
+    return addTraffic(forward, backward);
   });
-}
-
-function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
-  return {
-    bytesSent: f(a.bytesSent, b.bytesSent),
-    bytesReceived: f(a.bytesReceived, b.bytesReceived),
-    messagesSent: f(a.messagesSent, b.messagesSent),
-  };
 }
 
 /** Checks that all ranks together send each required row once: k and v in each pass, and dk and dv in float32. */
@@ -74,7 +67,7 @@ for (const size of [1, 2, 3, 5]) {
     const trials = placements().flatMap((placement) =>
       backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype, seed: 1 }),
     );
-    const measuredTraffic = await measureTraffic(size, trials);
+    const measuredTraffic = await measureTrials(size, trials);
     for (const [i, trial] of trials.entries()) {
       expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial, i));
       expectRequiredRows(trial, measuredTraffic[i]!);
@@ -84,7 +77,7 @@ for (const size of [1, 2, 3, 5]) {
 
 test.each([4, 7])("%i ranks send what any sample of a batch with unequal lengths and masks requires", async (size) => {
   const trials = batchTrials({ mesh: { sp: size }, axes: ["sp"] });
-  const measuredTraffic = await measureTraffic(size, trials);
+  const measuredTraffic = await measureTrials(size, trials);
   for (const [i, trial] of trials.entries()) {
     expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial, i));
     expectRequiredRows(trial, measuredTraffic[i]!);
@@ -97,7 +90,7 @@ test("5 ranks on three hosts send the bytes of the closed form, and receive the 
   const trials = [first!, striped!].flatMap((placement) =>
     backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype: "bfloat16", seed: 1 }),
   );
-  const measuredTraffic = await measureTraffic(size, trials, { hierarchical: true });
+  const measuredTraffic = await measureTrials(size, trials, { hierarchical: true });
   for (const [i, trial] of trials.entries()) {
     expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial, i, { hierarchical: true }));
     const listReceivedBytes = (traffic: readonly Traffic[]) => traffic.map(({ bytesReceived }) => bytesReceived);
@@ -183,7 +176,7 @@ test.each([2, 3, 5])(
     const trials = placements().flatMap((placement) =>
       backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype: "bfloat16", seed: 1 }),
     );
-    const measuredTraffic = await measureTraffic(size, trials, { queriesTravel: true });
+    const measuredTraffic = await measureTrials(size, trials, { queriesTravel: true });
     let numReduced = 0;
     for (const [i, trial] of trials.entries()) {
       expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial, i, { queriesTravel: true }));

@@ -1,4 +1,13 @@
-import { runBackendOnRank, backendTrials, batchTrials, runOnWorld, placements, type Trial } from "@mosaic/conformance";
+import {
+  addTraffic,
+  backendTrials,
+  batchTrials,
+  measureTraffic,
+  placements,
+  runBackendOnRank,
+  runOnWorld,
+  type Trial,
+} from "@mosaic/conformance";
 import { type Context, layoutOf, type Slice, type Traffic } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import { type Mesh2DOptions, mesh2d, mesh2dTraffic } from "../src/index.ts";
@@ -16,23 +25,13 @@ function predictTraffic(trial: Trial, shape: GridShape, sp: number): Traffic {
     shape,
     call: { at: { sp }, mask, modifiers, queries, keys },
   });
-  return combineTraffic(forward, backward, (x, y) => x + y);
+  return addTraffic(forward, backward);
 }
 
 /** Measures the same traffic. */
-async function measureTraffic(ctx: Context, options: Mesh2DOptions, trial: Trial): Promise<Traffic> {
-  const group = ctx.mesh.group("sp");
-  const trafficBefore = group.traffic();
-  await runBackendOnRank(ctx, mesh2d(options), trial);
-  return combineTraffic(group.traffic(), trafficBefore, (x, y) => x - y);
-}
-
-function combineTraffic(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
-  return {
-    bytesSent: f(a.bytesSent, b.bytesSent),
-    bytesReceived: f(a.bytesReceived, b.bytesReceived),
-    messagesSent: f(a.messagesSent, b.messagesSent),
-  };
+async function measureTrial(ctx: Context, options: Mesh2DOptions, trial: Trial): Promise<Traffic> {
+  const [traffic] = await measureTraffic([ctx.mesh.group("sp")], () => runBackendOnRank(ctx, mesh2d(options), trial));
+  return traffic!;
 }
 
 describe.each(listGrids(8))("%d × %d", (rows, columns) => {
@@ -49,7 +48,7 @@ describe.each(listGrids(8))("%d × %d", (rows, columns) => {
     const shape: GridShape = [rows, columns];
     await runOnWorld(makeWorld, { size: mesh.sp, mesh }, async (ctx) => {
       for (const { trial, way } of selectedTrials) {
-        const actual = await measureTraffic(ctx, { shape, ...way }, trial);
+        const actual = await measureTrial(ctx, { shape, ...way }, trial);
         expect(actual, `${trial.name}, ${formatTitle(way)}`).toEqual(predictTraffic(trial, shape, ctx.rank));
       }
     });
@@ -81,7 +80,7 @@ test("sends nothing if each document is on a single rank", async () => {
   );
   await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     for (const way of scheduleVariants) {
-      const traffic = await measureTraffic(ctx, { shape: [2, 2], ...way }, createEvenTrial(4, { mask: documents }));
+      const traffic = await measureTrial(ctx, { shape: [2, 2], ...way }, createEvenTrial(4, { mask: documents }));
       expect(traffic).toEqual({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 });
     }
   });

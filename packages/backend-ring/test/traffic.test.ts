@@ -1,15 +1,23 @@
-import { runBackendOnRank, backendTrials, batchTrials, runOnWorld, placements, type Trial } from "@mosaic/conformance";
+import {
+  addTraffic,
+  backendTrials,
+  batchTrials,
+  measureTraffic,
+  placements,
+  runBackendOnRank,
+  runOnWorld,
+  type Trial,
+} from "@mosaic/conformance";
 import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ring, ringTraffic } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 /** Measures the traffic of one forward and backward of a trial, by rank. */
-async function measureTraffic(size: number, trial: Trial): Promise<Traffic[]> {
+async function measureTrial(size: number, trial: Trial): Promise<Traffic[]> {
   return runOnWorld(makeWorld, { size, mesh: trial.mesh }, async (ctx) => {
-    const trafficBefore = ctx.mesh.group("sp").traffic();
-    await runBackendOnRank(ctx, ring(), trial);
-    return subtractTraffic(ctx.mesh.group("sp").traffic(), trafficBefore);
+    const [traffic] = await measureTraffic([ctx.mesh.group("sp")], () => runBackendOnRank(ctx, ring(), trial));
+    return traffic!;
   });
 }
 
@@ -25,23 +33,12 @@ function predictTraffic(trial: Trial): Traffic[] {
   });
 }
 
-const addTraffic = (a: Traffic, b: Traffic): Traffic => combine(a, b, (x, y) => x + y);
-const subtractTraffic = (a: Traffic, b: Traffic): Traffic => combine(a, b, (x, y) => x - y);
-
-function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
-  return {
-    bytesSent: f(a.bytesSent, b.bytesSent),
-    bytesReceived: f(a.bytesReceived, b.bytesReceived),
-    messagesSent: f(a.messagesSent, b.messagesSent),
-  };
-}
-
 for (const size of [1, 2, 3, 5]) {
   for (const placement of placements()) {
     test(`${size} ranks, ${placement.name}: traffic equals the closed form for every mask`, async () => {
       const options = { placement, dtype: size % 2 ? "float32" : "bfloat16", seed: 1 } as const;
       for (const trial of backendTrials({ mesh: { sp: size }, axes: ["sp"] }, options)) {
-        expect(await measureTraffic(size, trial), trial.name).toEqual(predictTraffic(trial));
+        expect(await measureTrial(size, trial), trial.name).toEqual(predictTraffic(trial));
       }
     });
   }
@@ -49,7 +46,7 @@ for (const size of [1, 2, 3, 5]) {
 
 test.each([1, 2, 3, 5])("%d ranks: traffic of batches equals the closed form", async (size) => {
   for (const trial of batchTrials({ mesh: { sp: size }, axes: ["sp"] })) {
-    expect(await measureTraffic(size, trial), trial.name).toEqual(predictTraffic(trial));
+    expect(await measureTrial(size, trial), trial.name).toEqual(predictTraffic(trial));
   }
 });
 
@@ -78,7 +75,7 @@ test.each([2, 3, 4, 8])(
       const fullSlice = { q0: 0, q1: 8 * size, k0: 0, k1: 8 * size, type: "full" } as const;
       const chunk = 2 * (2 * 8 * 4); // K and V
       const bytes = (size - 1) * chunk * (2 * dtypeBytes[dtype] + 4);
-      for (const traffic of await measureTraffic(size, createEvenTrial(size, [fullSlice], dtype))) {
+      for (const traffic of await measureTrial(size, createEvenTrial(size, [fullSlice], dtype))) {
         expect(traffic).toEqual({ bytesSent: bytes, bytesReceived: bytes, messagesSent: 6 * (size - 1) });
       }
     }
@@ -87,7 +84,7 @@ test.each([2, 3, 4, 8])(
 
 test("a causal mask on contiguous shards sends half the bytes of a full ring", async () => {
   const size = 4;
-  const traffic = await measureTraffic(size, createEvenTrial(size, [{ q0: 0, q1: 32, k0: 0, k1: 32, type: "causal" }]));
+  const traffic = await measureTrial(size, createEvenTrial(size, [{ q0: 0, q1: 32, k0: 0, k1: 32, type: "causal" }]));
   const chunk = 2 * (2 * 8 * 4) * 4;
   // Rank r receives K and V of the r ranks before it, twice. It receives sums of those of these chunks that its left
   // neighbour also had, and its own sums from the last rank, unless it is the last rank. Sending is the mirror image.
@@ -103,7 +100,7 @@ test("a causal mask on contiguous shards sends half the bytes of a full ring", a
 test("a window sends only to the ranks that it reaches", async () => {
   // Each query attends to 8 keys, the last of which is its own.
   const window = { q0: 7, q1: 64, k0: 0, k1: 64, type: "bidirectionalCausal" } as const;
-  const traffic = await measureTraffic(8, createEvenTrial(8, [window]));
+  const traffic = await measureTrial(8, createEvenTrial(8, [window]));
   expect(traffic.map(({ messagesSent }) => messagesSent)).toEqual([4, 6, 6, 6, 6, 6, 6, 2]);
 });
 
@@ -111,7 +108,7 @@ test("nothing is sent if each document is on a single rank", async () => {
   const documents = [0, 1, 2, 3].map(
     (i) => ({ q0: 8 * i, q1: 8 * i + 8, k0: 8 * i, k1: 8 * i + 8, type: "full" }) as const,
   );
-  const traffic = await measureTraffic(4, createEvenTrial(4, documents));
+  const traffic = await measureTrial(4, createEvenTrial(4, documents));
   expect(traffic).toEqual(Array.from({ length: 4 }, () => ({ bytesSent: 0, bytesReceived: 0, messagesSent: 0 })));
 });
 
@@ -124,9 +121,10 @@ test("nested rings send the bytes of the closed form along each axis", async () 
     const keys = layoutOf({ mesh, axes, ...trial.keys });
     const width = trial.batch * trial.numKvHeads * trial.headDim;
     await runOnWorld(makeWorld, { size: 6, mesh }, async (ctx) => {
-      const getAxisTraffic = (axis: string) => ctx.mesh.group(axis).traffic();
-      const trafficBefore = { node: getAxisTraffic("node"), gpu: getAxisTraffic("gpu") };
-      await runBackendOnRank(ctx, ring({ axis: "node", inner }), trial);
+      const [nodeTraffic, gpuTraffic] = await measureTraffic(
+        axes.map((axis) => ctx.mesh.group(axis)),
+        () => runBackendOnRank(ctx, ring({ axis: "node", inner }), trial),
+      );
 
       const at = ctx.mesh.coordinate;
       const options = { mesh, call: { at, mask: trial.mask, queries, keys }, width, dtype: trial.dtype };
@@ -134,14 +132,10 @@ test("nested rings send the bytes of the closed form along each axis", async () 
         const { forward, backward } = ringTraffic({ ...options, ...overrides });
         return addTraffic(forward, backward);
       };
-      expect(subtractTraffic(getAxisTraffic("node"), trafficBefore.node), trial.name).toEqual(
-        predictAxisTraffic({ axis: "node", inner }),
-      );
+      expect(nodeTraffic, trial.name).toEqual(predictAxisTraffic({ axis: "node", inner }));
       // The inner ring rotates once for each node's keys, with the chunks that the outer ring received.
       const innerTraffic = [0, 1, 2].map((node) => predictAxisTraffic({ axis: "gpu", from: { ...at, node } }));
-      expect(subtractTraffic(getAxisTraffic("gpu"), trafficBefore.gpu), trial.name).toEqual(
-        innerTraffic.reduce(addTraffic),
-      );
+      expect(gpuTraffic, trial.name).toEqual(innerTraffic.reduce(addTraffic));
     });
   }
 });

@@ -1,17 +1,24 @@
-import { runBackendOnRank, backendTrials, batchTrials, runOnWorld, placements, type Trial } from "@mosaic/conformance";
+import {
+  addTraffic,
+  backendTrials,
+  batchTrials,
+  measureTraffic,
+  placements,
+  runBackendOnRank,
+  runOnWorld,
+  type Trial,
+} from "@mosaic/conformance";
 import { dtypeBytes, layoutOf, type Traffic } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ulysses, ulyssesTraffic } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 /** Measures the traffic of one forward and backward of each trial, by trial and rank. */
-async function measureTraffic(size: number, trials: readonly Trial[]): Promise<Traffic[][]> {
+async function measureTrials(size: number, trials: readonly Trial[]): Promise<Traffic[][]> {
   const trafficByRank = await runOnWorld(makeWorld, { size }, async (ctx) => {
     const traffic: Traffic[] = [];
     for (const trial of trials) {
-      const trafficBefore = ctx.world.traffic();
-      await runBackendOnRank(ctx, ulysses(), trial);
-      traffic.push(combine(ctx.world.traffic(), trafficBefore, (after, earlier) => after - earlier));
+      traffic.push(...(await measureTraffic([ctx.world], () => runBackendOnRank(ctx, ulysses(), trial))));
     }
     return traffic;
   });
@@ -29,16 +36,8 @@ function predictTraffic(trial: Trial): Traffic[] {
       mesh,
       call: { at: { sp }, mask, modifiers, queries, keys },
     });
-    return combine(forward, backward, (a, b) => a + b);
+    return addTraffic(forward, backward);
   });
-}
-
-function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
-  return {
-    bytesSent: f(a.bytesSent, b.bytesSent),
-    bytesReceived: f(a.bytesReceived, b.bytesReceived),
-    messagesSent: f(a.messagesSent, b.messagesSent),
-  };
 }
 
 for (const size of [1, 2, 3, 5]) {
@@ -48,7 +47,7 @@ for (const size of [1, 2, 3, 5]) {
       backendTrials({ mesh: { sp: size }, axes: ["sp"] }, { placement, dtype, seed: 1 }),
     );
     trials.push(...batchTrials({ mesh: { sp: size }, axes: ["sp"] }));
-    const measuredTraffic = await measureTraffic(size, trials);
+    const measuredTraffic = await measureTrials(size, trials);
     for (const [i, trial] of trials.entries()) expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial));
   });
 }
@@ -83,7 +82,7 @@ test.each([2, 4, 8])("%d ranks that divide all heads evenly send (p − 1)/p of 
       4 * 2 * statisticElements +
       4 * (queryElements + 2 * keyElements);
     const bytes = ((size - 1) / size) * (forward + backward);
-    const [traffic] = await measureTraffic(size, [trial]);
+    const [traffic] = await measureTrials(size, [trial]);
     for (const each of traffic!) {
       expect(each).toEqual({ bytesSent: bytes, bytesReceived: bytes, messagesSent: (3 + 2 + 6 + 3) * (size - 1) });
     }
@@ -98,7 +97,7 @@ test("KV heads are sent to each rank that reads them, and to no others", async (
   // One head of q, k and v is sent to each of three other ranks, and the same amount is returned.
   const forward = 3 * (3 * rowBytes + rowBytes + statisticBytes);
   const backward = 3 * (4 * rowBytes + 2 * statisticBytes + 3 * rowBytes);
-  const [traffic] = await measureTraffic(4, [trial]);
+  const [traffic] = await measureTrials(4, [trial]);
   for (const { bytesSent } of traffic!) expect(bytesSent).toBe(forward + backward);
 });
 
@@ -106,7 +105,7 @@ test("a rank without heads sends only its rows, and receives only their results"
   const trial = createEvenTrial(3, { numHeads: 2, numKvHeads: 2, dtype: "float32" });
   const rowBytes = 2 * 8 * 4 * 4;
   const statisticBytes = 2 * 8 * 4;
-  const [traffic] = await measureTraffic(3, [trial]);
+  const [traffic] = await measureTrials(3, [trial]);
   const sentBytes = 2 * (3 * rowBytes) + 2 * (4 * rowBytes + 2 * statisticBytes);
   const receivedBytes = 2 * (rowBytes + statisticBytes) + 2 * (3 * rowBytes);
   expect(traffic![2]).toEqual({ bytesSent: sentBytes, bytesReceived: receivedBytes, messagesSent: 2 * (3 + 6) });
@@ -119,6 +118,6 @@ test("nothing is sent if no pair is visible", async () => {
     maskMod: () => false,
   };
   const noTraffic = { bytesSent: 0, bytesReceived: 0, messagesSent: 0 };
-  expect(await measureTraffic(3, [trial])).toEqual([[noTraffic, noTraffic, noTraffic]]);
+  expect(await measureTrials(3, [trial])).toEqual([[noTraffic, noTraffic, noTraffic]]);
   expect(predictTraffic(trial)).toEqual([noTraffic, noTraffic, noTraffic]);
 });

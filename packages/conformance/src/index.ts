@@ -16,6 +16,7 @@ export {
   type Measurement,
 } from "./measure/gate.ts";
 export { type BatchSuiteOptions, batchSuite, batchTrials } from "./backend/batch.ts";
+export { addTraffic, measureTraffic } from "./measure/traffic.ts";
 export { broadcastSteps } from "./backend/broadcast-steps.ts";
 export { maskKinds, maskKindsLength } from "./backend/mask-kinds.ts";
 export { maskTrials, type MaskTrial } from "./backend/masks.ts";

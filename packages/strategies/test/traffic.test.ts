@@ -1,8 +1,16 @@
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring, ringTraffic } from "@mosaic/backend-ring";
 import { ulysses, ulyssesTraffic } from "@mosaic/backend-ulysses";
-import { runBackendOnRank, backendTrials, runOnWorld, placements, type Trial } from "@mosaic/conformance";
-import { type Coordinate, layoutOf, local, omitAxes, type ProcessGroup, type Traffic } from "@mosaic/core";
+import {
+  addTraffic,
+  backendTrials,
+  measureTraffic,
+  placements,
+  runBackendOnRank,
+  runOnWorld,
+  type Trial,
+} from "@mosaic/conformance";
+import { type Coordinate, layoutOf, local, omitAxes, type Traffic } from "@mosaic/core";
 import { count, record } from "@mosaic/planner";
 import { expect, test } from "vitest";
 import { type BackendFactory, composed, hierarchical, type Strategy } from "../src/index.ts";
@@ -22,30 +30,17 @@ async function compareTraffic(
   const trials = backendTrials({ mesh, axes: strategy.axes }, options).filter(({ numHeads }) => numHeads % 2 === 0);
   expect(trials.length).toBeGreaterThan(5);
   await runOnWorld(makeWorld, { size: ranks, mesh }, async (ctx) => {
-    const groups = strategy.axes.map((axis) => [axis, ctx.mesh.group(axis)] as const);
+    const groups = strategy.axes.map((axis) => ctx.mesh.group(axis));
     for (const trial of trials) {
-      const trafficBefore = groups.map(([, group]) => group.traffic());
-      await runBackendOnRank(ctx, strategy, trial);
-      const trafficByAxis = groups.map(([axis, group], i) => [axis, trafficSince(group, trafficBefore[i]!)] as const);
-      expect(Object.fromEntries(trafficByAxis), trial.name).toEqual(closedForm(ctx.mesh.coordinate, trial));
+      const traffic = await measureTraffic(groups, () => runBackendOnRank(ctx, strategy, trial));
+      const trafficByAxis = Object.fromEntries(strategy.axes.map((axis, i) => [axis, traffic[i]!]));
+      expect(trafficByAxis, trial.name).toEqual(closedForm(ctx.mesh.coordinate, trial));
     }
   });
 }
 
-function trafficSince(group: ProcessGroup, trafficBefore: Traffic): Traffic {
-  return combine(group.traffic(), trafficBefore, (laterValue, earlierValue) => laterValue - earlierValue);
-}
-
 const sumForwardAndBackward = ({ forward, backward }: { forward: Traffic; backward: Traffic }) =>
-  combine(forward, backward, (a, b) => a + b);
-
-function combine(a: Traffic, b: Traffic, f: (x: number, y: number) => number): Traffic {
-  return {
-    bytesSent: f(a.bytesSent, b.bytesSent),
-    bytesReceived: f(a.bytesReceived, b.bytesReceived),
-    messagesSent: f(a.messagesSent, b.messagesSent),
-  };
-}
+  addTraffic(forward, backward);
 
 function createShardedCall({ mesh, axes, mask, queries, keys }: Trial, coordinate: Coordinate) {
   return {

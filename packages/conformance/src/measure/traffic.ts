@@ -1,0 +1,36 @@
+import type { ProcessGroup, Traffic } from "@mosaic/core";
+
+/** Returns the sum of two counts, such as those of a forward and a backward pass. */
+export function addTraffic(a: Traffic, b: Traffic): Traffic {
+  return {
+    bytesSent: a.bytesSent + b.bytesSent,
+    bytesReceived: a.bytesReceived + b.bytesReceived,
+    messagesSent: a.messagesSent + b.messagesSent,
+  };
+}
+
+function subtractTraffic(a: Traffic, b: Traffic): Traffic {
+  return {
+    bytesSent: a.bytesSent - b.bytesSent,
+    bytesReceived: a.bytesReceived - b.bytesReceived,
+    messagesSent: a.messagesSent - b.messagesSent,
+  };
+}
+
+/**
+ * Runs a function and returns what this rank sent and received meanwhile in each of the groups. Backends compare it
+ * with their closed forms.
+ *
+ * @example
+ * ```ts
+ * import { measureTraffic } from "@mosaic/conformance";
+ * import { singleRankGroup } from "@mosaic/core";
+ *
+ * await measureTraffic([singleRankGroup()], async () => {}); // => [{ bytesSent: 0, bytesReceived: 0, messagesSent: 0 }]
+ * ```
+ */
+export async function measureTraffic(groups: readonly ProcessGroup[], run: () => Promise<unknown>): Promise<Traffic[]> {
+  const trafficBefore = groups.map((group) => group.traffic());
+  await run();
+  return groups.map((group, i) => subtractTraffic(group.traffic(), trafficBefore[i]!));
+}
