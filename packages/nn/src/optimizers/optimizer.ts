@@ -15,7 +15,8 @@ import {
   checkModule,
 } from "@mosaic/core";
 import { type FlatParameters, gatherShard, getShard } from "../sharding/flat-parameters.ts";
-import { loadShardedState, type PendingHostTensor, type ShardedEntry } from "../sharding/sharded-state.ts";
+import { loadShardedState, type PendingHostTensor, readEntry, type ShardedEntry } from "../sharding/sharded-state.ts";
+import type { TensorSource } from "../sharding/tensor-chunks.ts";
 import { FiniteChecker } from "./gradients.ts";
 import {
   adoptChangedElements,
@@ -329,7 +330,19 @@ export abstract class Optimizer implements Disposable {
     const { dryRun } = optimizerLoadOptions.parse(options, where);
     this.checkState(where, state);
     loadShardedState(where, this.#entries(), state.tensors, { dryRun });
-    if (dryRun) return;
+    if (!dryRun) this.#restoreNumbers(state);
+  }
+
+  /**
+   * Loads a state whose tensors are read from a source, a chunk at a time. Each rank reads its part of sharded tensors.
+   * `loadStateDict` with `dryRun` has checked the state.
+   */
+  async readStateDict(state: Pick<OptimizerState, "numbers">, source: TensorSource): Promise<void> {
+    for (const entry of this.#entries()) await readEntry(entry, source);
+    this.#restoreNumbers(state);
+  }
+
+  #restoreNumbers(state: Pick<OptimizerState, "numbers">): void {
     // Failures in steps before the loaded state do not apply to it.
     if (this.#finiteChecker) this.#finiteChecker = new FiniteChecker(this.#kind);
     this.lr = state.numbers.lr ?? this.#lrOption;

@@ -255,7 +255,8 @@ function createTensor(
   };
 }
 
-function toDType(format: string): DType {
+/** Returns the dtype of a tensor on a device for a dtype of a file: float32 for those that devices do not support. */
+export function toDType(format: string): DType {
   const dtypeEntry = Object.entries(dtypeNames).find(([, name]) => name === format);
   return (dtypeEntry?.[0] ?? "float32") as DType;
 }

@@ -2,8 +2,10 @@
 import {
   checkContext,
   checkModule,
+  contiguousStrides,
   type Context,
   defineOptions,
+  type Device,
   type DType,
   dtypeBytes,
   formatValue,
@@ -21,6 +23,7 @@ import {
   Tensor,
 } from "@mosaic/core";
 import { type ParameterShard, getShard, listUnits } from "./flat-parameters.ts";
+import { type TensorSource, writeFromSource } from "./tensor-chunks.ts";
 
 /** A tensor of a state: a whole tensor, or this rank's elements of a tensor with the shape of a sharded parameter. */
 export interface ShardedEntry {
@@ -123,25 +126,21 @@ export async function readStateDict(
 }
 
 /**
- * Loads a state like `Module.loadStateDict`. Each rank writes its part of sharded parameters, without communication.
+ * Loads the tensors of a model from a source, which has a tensor of the same name and shape for each. Each rank reads
+ * its part of sharded parameters, a chunk at a time, without communication.
  */
-export function loadModelState(
-  model: Module,
-  tensors: ReadonlyMap<string, HostTensor>,
-  options: Pick<LoadOptions, "dryRun">,
-): void {
-  const units = listUnits(model.parameters());
-  if (units.length === 0) return void model.loadStateDict(tensors, options);
-  const where = `${model.constructor.name}.loadStateDict`;
-  loadState(where, model.stateDict(), tensors, { dryRun: true });
-  if (options.dryRun) return;
-  for (const unit of units) unit.release();
+export async function readModelState(model: Module, source: TensorSource): Promise<void> {
+  for (const unit of listUnits(model.parameters())) unit.release();
   for (const [name, target] of model.stateDict()) {
-    const { values } = tensors.get(name)!;
     const shard = getShard(target);
-    if (shard && !shard.unit.isGathered) writeShard({ name, shard, tensor: shard.tensor }, values);
-    else target.device.write(target, values);
+    if (shard && !shard.unit.isGathered) await readEntry({ name, shard, tensor: shard.tensor }, source);
+    else await readEntry({ name, shard: undefined, tensor: target }, source);
   }
+}
+
+/** Loads a tensor, or this rank's part of it, from a source. */
+export async function readEntry({ name, shard, tensor }: ShardedEntry, source: TensorSource): Promise<void> {
+  await writeFromSource(tensor, { source, name, start: shard?.start ?? 0 });
 }
 
 /** Loads a state like `loadState` of core. Each rank writes its part of sharded tensors. */
@@ -152,7 +151,10 @@ export function loadShardedState(
   options: Pick<LoadOptions, "dryRun">,
 ): void {
   const targets = new Map(
-    entries.map(({ name, shard, tensor }) => [name, shard ? createMetaTensor(shard, tensor) : tensor]),
+    entries.map(({ name, shard, tensor }) => [
+      name,
+      shard ? createMetaTensor(tensor.device, tensor.dtype, shard.parameter.shape) : tensor,
+    ]),
   );
   const isSharded = entries.some(({ shard }) => shard !== undefined);
   loadState(where, targets, state, isSharded ? { dryRun: true } : options);
@@ -164,17 +166,10 @@ export function loadShardedState(
   }
 }
 
-/** Creates a tensor of the parameter's shape without memory, as on PyTorch's meta device, to compare shapes with. */
-function createMetaTensor({ parameter }: ParameterShard, { dtype, device }: Tensor): Tensor {
-  const { shape, strides } = parameter;
-  return new Tensor({
-    device,
-    dtype,
-    storage: new MetaStorage(numel(shape) * dtypeBytes[dtype]),
-    shape,
-    strides,
-    offset: 0,
-  });
+/** Creates a tensor without memory, as on PyTorch's meta device, to compare shapes and dtypes with. */
+export function createMetaTensor(device: Device, dtype: DType, shape: Shape): Tensor {
+  const storage = new MetaStorage(numel(shape) * dtypeBytes[dtype]);
+  return new Tensor({ device, dtype, storage, shape, strides: contiguousStrides(shape), offset: 0 });
 }
 
 class MetaStorage extends Storage {

@@ -3,8 +3,10 @@ import { mkdir } from "node:fs/promises";
 import { dirname } from "node:path";
 import {
   type Context,
+  type Device,
   type Module,
   StateDictError,
+  type Tensor,
   checkContext,
   checkJsonValue,
   checkModule,
@@ -13,9 +15,11 @@ import {
 } from "@mosaic/core";
 import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
 import { checkPath, FileError } from "../safetensors/format.ts";
-import { readSafetensors, type SafetensorsFile } from "../safetensors/read.ts";
+import { toDType, toNumbers } from "../safetensors/read.ts";
+import { openSafetensors, type SafetensorsReader } from "../safetensors/reader.ts";
 import { stageSafetensors, type TensorMap, writeSafetensors } from "../safetensors/write.ts";
-import { awaitHostTensors, loadModelState, startHostCopies } from "../sharding/sharded-state.ts";
+import { awaitHostTensors, createMetaTensor, readModelState, startHostCopies } from "../sharding/sharded-state.ts";
+import type { TensorSource } from "../sharding/tensor-chunks.ts";
 import { parseStateMetadata, type StateMetadata, getStepCount } from "./checkpoint-file.ts";
 import {
   type CheckpointRequest,
@@ -192,8 +196,13 @@ function addPrefixes<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>
 /**
  * Loads a checkpoint of `saveCheckpoint` into a model and an optimizer that are constructed like the saved ones, on any
  * number of ranks, and restores the context's random number generator. On the same mesh, training continues bit for
- * bit. Every rank reads the file. If any rank finds a damaged file, or a name, shape or dtype that does not match,
- * every rank rejects and nothing is changed on any rank. Collective.
+ * bit. If any rank finds a damaged file, or a name, shape or dtype that does not match, every rank rejects and nothing is
+ * changed on any rank. Collective.
+ *
+ * The header is checked before anything is changed. Then every rank reads the values a chunk of 2 MiB at a time into
+ * its tensors, of sharded tensors only its own part. The host needs a few MiB in addition to the model and the
+ * optimizer. If reading fails after that check, because the disk fails or the file is truncated meanwhile, every rank
+ * rejects, and some tensors have the values of the checkpoint.
  *
  * With `copies: "perHost"` or `"rank0"`, a file on one host is sufficient. All ranks load the newest step that is
  * complete on any host. Hosts that lack it receive it from a host that has it, and compare the SHA-256 of the received
@@ -219,9 +228,9 @@ export async function loadCheckpoint(
   }
 }
 
-async function readCheckpoint(where: string, path: string): Promise<SafetensorsFile> {
+async function openCheckpoint(where: string, path: string): Promise<SafetensorsReader> {
   try {
-    return await readSafetensors(path);
+    return await openSafetensors(path);
   } catch (error) {
     if (!["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
     const remedy = "correct the path, or call findCheckpoint first, which returns undefined if there is no checkpoint";
@@ -234,15 +243,21 @@ async function loadFile(
   { where, path }: CheckpointRequest,
   training: TrainingState,
 ): Promise<LoadedCheckpoint> {
-  let file: SafetensorsFile | undefined;
+  let file: SafetensorsReader | undefined;
   let stateMetadata: StateMetadata | undefined;
-  await runOnAllRanks(ctx, where, async () => {
-    file = await readCheckpoint(where, path);
-    stateMetadata = parseStateMetadata(path, file.metadata);
-    restoreState(ctx, { path, file, stateMetadata, dryRun: true }, training);
-  });
-  restoreState(ctx, { path, file: file!, stateMetadata: stateMetadata!, dryRun: false }, training);
-  const { trainingId, data } = stateMetadata!;
+  try {
+    await runOnAllRanks(ctx, where, async () => {
+      file = await openCheckpoint(where, path);
+      stateMetadata = parseStateMetadata(path, file.metadata);
+      checkState(ctx, { file, stateMetadata }, training);
+    });
+    const checkpoint = { file: file!, stateMetadata: stateMetadata! };
+    await runOnAllRanks(ctx, where, () => readState(where, checkpoint, training));
+  } finally {
+    await file?.close();
+  }
+  const { trainingId, data, randomStream } = stateMetadata!;
+  ctx.randomStream = randomStream;
   if (trainingId !== undefined) trainingIds.set(training.model, trainingId);
   return { steps: getStepCount(stateMetadata!), data };
 }
@@ -280,39 +295,66 @@ export async function findCheckpoint(
   return newestCheckpoint && { steps: newestCheckpoint.steps, hosts: replicas.map(({ name }) => name) };
 }
 
+/** A checkpoint whose header has been read. */
 interface OpenCheckpoint {
-  readonly path: string;
-  readonly file: SafetensorsFile;
+  readonly file: SafetensorsReader;
   readonly stateMetadata: StateMetadata;
-  /** Whether to only check the checkpoint, without loading it. */
-  readonly dryRun: boolean;
 }
 
-function restoreState(
-  ctx: Context,
-  { path, file, stateMetadata, dryRun }: OpenCheckpoint,
-  { model, optimizer }: TrainingState,
-): void {
+/** Throws unless a checkpoint matches the model, the optimizer and the seed. Changes nothing. */
+function checkState(ctx: Context, { file, stateMetadata }: OpenCheckpoint, { model, optimizer }: TrainingState): void {
+  const where = file.path;
   if (stateMetadata.seed !== ctx.seed) {
     throw new StateDictError({
-      where: path,
+      where,
       expected: `seed ${ctx.seed}, the seed of the context`,
       received: String(stateMetadata.seed),
       remedy: `pass seed: ${stateMetadata.seed} to init`,
     });
   }
-  const options = { dryRun };
-  loadModelState(model, selectByPrefix(file, "model."), options);
-  if (optimizer) {
-    if (!stateMetadata.optimizer)
-      throw new StateDictError({ where: path, expected: "an optimizer's state", received: "none" });
-    optimizer.loadStateDict({ ...stateMetadata.optimizer, tensors: selectByPrefix(file, "optimizer.") }, options);
-  }
-  if (!dryRun) ctx.randomStream = stateMetadata.randomStream;
+  const device = model.parameters()[0]?.device ?? ctx.device;
+  model.loadStateDict(describeTensors(file, "model.", device), { dryRun: true });
+  if (!optimizer) return;
+  if (!stateMetadata.optimizer) throw new StateDictError({ where, expected: "an optimizer's state", received: "none" });
+  const tensors = describeTensors(file, "optimizer.", device);
+  optimizer.loadStateDict({ ...stateMetadata.optimizer, tensors }, { dryRun: true });
 }
 
-/** Returns the tensors whose names start with a prefix, with the prefix removed. */
-function selectByPrefix({ tensors }: SafetensorsFile, prefix: string): SafetensorsFile["tensors"] {
+/**
+ * Returns tensors without memory for the tensors of a file whose names start with a prefix, with the prefix removed.
+ * Throws a FileError for a dtype that cannot be converted to float32.
+ */
+function describeTensors({ path, tensors }: SafetensorsReader, prefix: string, device: Device): Map<string, Tensor> {
   const prefixedTensors = [...tensors].filter(([name]) => name.startsWith(prefix));
-  return new Map(prefixedTensors.map(([name, tensor]) => [name.slice(prefix.length), tensor]));
+  return new Map(
+    prefixedTensors.map(([name, { format, shape }]) => {
+      toNumbers(`${path}, tensor "${name}"`, format, new Uint8Array());
+      return [name.slice(prefix.length), createMetaTensor(device, toDType(format), shape)];
+    }),
+  );
+}
+
+/** Reads a checkpoint that `checkState` has checked into a model and an optimizer. */
+async function readState(
+  where: string,
+  { file, stateMetadata }: OpenCheckpoint,
+  { model, optimizer }: TrainingState,
+): Promise<void> {
+  const selectByPrefix = (prefix: string): TensorSource => ({
+    readRange: (name, from, to) => file.readRange(prefix + name, from, to),
+  });
+  try {
+    await readModelState(model, selectByPrefix("model."));
+    await optimizer?.readStateDict(stateMetadata.optimizer!, selectByPrefix("optimizer."));
+  } catch (error) {
+    throw new FileError(
+      {
+        where,
+        expected: "a file that can be read, and that does not change until the promise resolves",
+        received: (error as Error).message,
+        remedy: "load a checkpoint again before training continues: some tensors have the values of this one",
+      },
+      { cause: error },
+    );
+  }
 }
