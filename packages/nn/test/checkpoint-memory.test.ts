@@ -1,9 +1,18 @@
 // Checkpoints are read and written a chunk at a time: how many bytes are read, and how much memory this takes.
 import { type FileHandle, open, readFile, stat, writeFile } from "node:fs/promises";
 import { join } from "node:path";
-import { type Context, Linear, type Module, type Tensor } from "@mosaic/core";
-import { afterEach, expect, test, vi } from "vitest";
-import { AdamW, FileError, fullyShard, loadCheckpoint, ModuleList, saveCheckpoint, Sequential } from "../src/index.ts";
+import { type Context, fromArray, Linear, type Module, runOnAllRanks, type Tensor } from "@mosaic/core";
+import { afterEach, describe, expect, test, vi } from "vitest";
+import {
+  AdamW,
+  FileError,
+  fullyShard,
+  loadCheckpoint,
+  ModuleList,
+  readStateDict,
+  saveCheckpoint,
+  Sequential,
+} from "../src/index.ts";
 import { directory } from "./reference/directory.ts";
 import { onMesh, onOneRank } from "./reference/world.ts";
 
@@ -19,10 +28,10 @@ async function replaceRead(replacement: (read: Read, args: ReadArguments) => Ret
   const file = await open(new URL(import.meta.url));
   const prototype = Object.getPrototypeOf(file) as FileHandle;
   await file.close();
-  const original = prototype.read as Read;
+  const original = prototype.read;
   vi.spyOn(prototype, "read").mockImplementation(function read(this: FileHandle, ...args: unknown[]) {
-    return replacement(original.bind(this) as Read, args as ReadArguments);
-  } as Read);
+    return replacement(original.bind(this), args as ReadArguments);
+  });
 }
 
 const readAll = async (state: ReadonlyMap<string, Tensor>) =>
@@ -71,7 +80,7 @@ test("a file that becomes shorter while its tensors are read is an error on ever
     const [, , , position] = args;
     if (!isTruncated && position > fileBytes / 2) {
       isTruncated = true;
-      return { bytesRead: 0, buffer: args[0] } as unknown as Awaited<ReturnType<Read>>;
+      return { bytesRead: 0, buffer: args[0] };
     }
     return read(...args);
   });
@@ -146,3 +155,80 @@ test("loading a checkpoint of 96 MiB needs less than 48 MiB beyond the model", (
     expect(hasSameBytes(await other.weight.read(), await model.weight.read())).toBe(true);
     expect(peakIncrease).toBeLessThan(48 * MIB);
   }));
+
+describe("with snapshot: false", () => {
+  test.each([
+    { stage: 0, mesh: { sp: 1 } },
+    { stage: 0, mesh: { dp: 2, sp: 2 } },
+    { stage: 1, mesh: { dp: 2, sp: 2 } },
+    { stage: 3, mesh: { dp: 2, sp: 2 } },
+  ] as const)("saveCheckpoint writes the same bytes, in stage $stage on $mesh", async ({ stage, mesh }) => {
+    await onMesh(mesh, async (ctx) => {
+      const folder = ctx.rank === 0 ? directory() : "";
+      const [path] = await runOnAllRanks(ctx, "path", () => join(folder, "state"));
+      const model = buildModel(ctx);
+      if (stage > 0) fullyShard(ctx, model, { stage: stage as 1 | 3 });
+      const training = { model, optimizer: new AdamW(model), data: 7 };
+      await saveCheckpoint(ctx, path!, training);
+      await saveCheckpoint(ctx, `${path}.chunks`, training, { snapshot: false });
+      expect((await readFile(`${path}.chunks`)).equals(await readFile(path!))).toBe(true);
+      // Ranks 2 and 3 are another host.
+      const host = `n${ctx.rank >> 1}`;
+      const hostPath = `${path}.${host}`;
+      await saveCheckpoint(ctx, hostPath, training, { copies: "perHost", host, snapshot: false });
+      const loaded = stage > 0 ? fullyShard(ctx, buildModel(ctx), { stage: stage as 1 | 3 }) : buildModel(ctx);
+      await loadCheckpoint(ctx, hostPath, { model: loaded }, { copies: "perHost", host });
+      const [expected, received] = [await readStateDict(ctx, model), await readStateDict(ctx, loaded)];
+      for (const [name, { values }] of expected) {
+        expect(hasSameBytes(received.get(name)!.values, values)).toBe(true);
+      }
+    });
+  });
+
+  test("a file that cannot be written is an error on every rank of a sharded model, and communication continues", async () => {
+    await onMesh({ dp: 2 }, async (ctx) => {
+      const folder = ctx.rank === 0 ? directory() : "";
+      const [file] = await runOnAllRanks(ctx, "path", () => join(folder, "file"));
+      await writeFile(file!, "");
+      const model = fullyShard(ctx, buildModel(ctx), { stage: 3 });
+      const save = (path: string) => saveCheckpoint(ctx, path, { model }, { snapshot: false });
+      // First, the folder cannot be created. Then, the path is that of a folder.
+      for (const path of [join(file!, "state"), folder === "" ? file!.slice(0, -5) : folder]) {
+        const error = await save(path).catch((each: unknown) => String(each));
+        expect(error).toMatch(ctx.rank === 0 ? /FileError: / : /a failure on rank 0/);
+      }
+      await save(`${file}.valid`);
+      expect((await stat(`${file}.valid`)).size).toBeGreaterThan(4 * 3 * 768 * 1024);
+    });
+  });
+
+  test("a step before the promise resolves is an error, and the earlier file is unchanged", () =>
+    onOneRank(async (ctx) => {
+      const path = join(directory(), "state");
+      using model = new Linear(ctx, 2, 1, { bias: false });
+      using optimizer = new AdamW(model, { lr: 0.1 });
+      await saveCheckpoint(ctx, path, { model, optimizer });
+      const bytes = await readFile(path);
+      const save = saveCheckpoint(ctx, path, { model, optimizer }, { snapshot: false });
+      model.weight.grad = fromArray(ctx, [1, 1], [1, 2]);
+      optimizer.step();
+      await expect(save).rejects.toThrow(
+        /^saveCheckpoint: .*: expected parameters and optimizer states that do not change before the promise resolves, received "\w+\.weight.*", which was modified meanwhile; await saveCheckpoint before the next step/,
+      );
+      expect((await readFile(path)).equals(bytes)).toBe(true);
+      optimizer.zeroGrad();
+      await saveCheckpoint(ctx, path, { model, optimizer }, { snapshot: false });
+      expect((await loadCheckpoint(ctx, path, { model, optimizer })).steps).toBe(1);
+    }));
+
+  test("saving 96 MiB needs less than 48 MiB beyond the model", () =>
+    onOneRank(async (ctx) => {
+      const path = join(directory(), "state");
+      const model = new Linear(ctx, 4096, 6144, { bias: false });
+      await ctx.device.stream.synchronize();
+      const measure = (snapshot: boolean) =>
+        measurePeakMemory(() => saveCheckpoint(ctx, path, { model }, { snapshot }));
+      expect(await measure(false)).toBeLessThan(48 * MIB);
+      expect(await measure(true)).toBeGreaterThan(90 * MIB);
+    }));
+});

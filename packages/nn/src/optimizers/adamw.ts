@@ -12,7 +12,7 @@ import {
   type Tensor,
 } from "@mosaic/core";
 import {
-  type HostOptimizerState,
+  type ShardedOptimizerState,
   Optimizer,
   optimizerOptions,
   type OptimizerState,
@@ -218,14 +218,9 @@ export class ScheduleFreeAdamW extends Optimizer {
     return this;
   }
 
-  override stateDict(): OptimizerState {
+  override shardedStateDict(): ShardedOptimizerState {
     this.#assertTraining("stateDict");
-    return super.stateDict();
-  }
-
-  override hostStateDict(shouldReadValues: boolean): HostOptimizerState {
-    this.#assertTraining("stateDict");
-    return super.hostStateDict(shouldReadValues);
+    return super.shardedStateDict();
   }
 
   protected override checkState(where: string, state: OptimizerState): void {

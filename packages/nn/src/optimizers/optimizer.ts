@@ -15,7 +15,7 @@ import {
   checkModule,
 } from "@mosaic/core";
 import { type FlatParameters, gatherShard, getShard } from "../sharding/flat-parameters.ts";
-import { loadShardedState, type PendingHostTensor, readEntry, type ShardedEntry } from "../sharding/sharded-state.ts";
+import { loadShardedState, readEntry, type ShardedEntry } from "../sharding/sharded-state.ts";
 import type { TensorSource } from "../sharding/tensor-chunks.ts";
 import { FiniteChecker } from "./gradients.ts";
 import {
@@ -77,9 +77,9 @@ export interface OptimizerState {
   readonly numbers: Readonly<Record<string, number>>;
 }
 
-/** An OptimizerState whose values are being copied to the host. */
-export interface HostOptimizerState extends Pick<OptimizerState, "kind" | "numbers"> {
-  readonly tensors: ReadonlyMap<string, PendingHostTensor>;
+/** An OptimizerState with the tensors of one rank. */
+export interface ShardedOptimizerState extends Pick<OptimizerState, "kind" | "numbers"> {
+  readonly entries: readonly ShardedEntry[];
 }
 
 /** What a subclass of `Optimizer` declares. */
@@ -294,30 +294,18 @@ export abstract class Optimizer implements Disposable {
    * call is then collective and needs as much memory as without sharding.
    */
   stateDict(): OptimizerState {
-    this.#finiteChecker?.throwIfFailed();
-    this.adoptWrittenParameters();
+    const { entries, ...state } = this.shardedStateDict();
     const tensors = new Map(
-      this.#entries().map(({ name, shard, tensor }) => [name, shard ? gatherShard(shard, tensor) : tensor]),
+      entries.map(({ name, shard, tensor }) => [name, shard ? gatherShard(shard, tensor) : tensor]),
     );
-    return { kind: this.#kind, tensors, numbers: this.#allNumbers() };
+    return { ...state, tensors };
   }
 
-  /**
-   * Returns the state of `stateDict`, with values on the host if `shouldReadValues`. Sharded tensors are gathered one
-   * after the other.
-   */
-  hostStateDict(shouldReadValues: boolean): HostOptimizerState {
+  /** Returns the state of `stateDict` with the tensors of this rank, without communication. */
+  shardedStateDict(): ShardedOptimizerState {
     this.#finiteChecker?.throwIfFailed();
     this.adoptWrittenParameters();
-    const tensors = new Map(
-      this.#entries().map(({ name, shard, tensor }): [string, PendingHostTensor] => {
-        const fullTensor = shard ? gatherShard(shard, tensor) : tensor;
-        const values = shouldReadValues ? fullTensor.read() : Promise.resolve(new Float32Array());
-        if (shard) fullTensor.dispose();
-        return [name, { dtype: fullTensor.dtype, shape: fullTensor.shape, values }];
-      }),
-    );
-    return { kind: this.#kind, tensors, numbers: this.#allNumbers() };
+    return { kind: this.#kind, entries: this.#entries(), numbers: this.#allNumbers() };
   }
 
   /**

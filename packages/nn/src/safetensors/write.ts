@@ -18,11 +18,14 @@ import { type StagedFile, stageFile } from "./staged-file.ts";
 /** Tensors on a device or on the host, by name. */
 export type TensorMap = ReadonlyMap<string, Tensor | HostTensor>;
 
-interface TensorData {
+/** Name, dtype and shape of a tensor in a file. */
+export interface TensorDescription {
   readonly name: string;
   readonly dtype: DType;
   readonly shape: Shape;
-  readonly bytes: number;
+}
+
+interface TensorData extends TensorDescription {
   readonly values: Promise<Float32Array>;
 }
 
@@ -73,17 +76,42 @@ export async function stageSafetensors(
   checkPath("writeSafetensors", path);
   checkMetadata(metadata);
   const tensorData = collectTensors(tensors);
-  const header = encodeHeader(tensorData, metadata);
   // Waits for every value even if one fails. Otherwise the failures of others would be unhandled rejections.
   const valueOutcomes = await Promise.allSettled(tensorData.map(({ values }) => values));
   for (const outcome of valueOutcomes) if (outcome.status === "rejected") throw outcome.reason;
+  return stageValues(path, tensorData, metadata, {
+    onWrite,
+    writeValues: async (write) => {
+      for (const { dtype, values } of tensorData) await write(toBytes(dtype, await values));
+    },
+  });
+}
+
+/** Writes values as the bytes of a dtype. */
+export type WriteBytes = (bytes: Uint8Array) => Promise<void>;
+
+/** Functions that `stageValues` calls. */
+export interface ValueWriter {
+  /** Called with all bytes of the file, in order. */
+  readonly onWrite: ((bytes: Uint8Array) => void) | undefined;
+  /** Writes the values of all tensors, in the order in which they were passed. */
+  readonly writeValues: (write: WriteBytes) => Promise<void>;
+}
+
+/** Writes a file of tensors, which are in the order of `compareTensors`, under a temporary name. */
+export function stageValues(
+  path: string,
+  tensors: readonly TensorDescription[],
+  metadata: Readonly<Record<string, string>>,
+  { onWrite, writeValues }: ValueWriter,
+): Promise<StagedFile> {
   return stageFile(path, async (append) => {
     const write = (bytes: Uint8Array): Promise<void> => {
       onWrite?.(bytes);
       return append(bytes);
     };
-    await write(header);
-    for (const { dtype, values } of tensorData) await write(toBytes(dtype, await values));
+    await write(encodeHeader(tensors, metadata));
+    await writeValues(write);
   });
 }
 
@@ -138,29 +166,31 @@ function checkEntry(name: unknown, tensor: unknown): void {
   });
 }
 
-/**
- * Collects the tensors in the order of the reference implementation: larger elements first, so that all tensors are
- * aligned, then by name.
- */
+/** Collects the tensors in the order of the reference implementation. */
 function collectTensors(tensors: TensorMap): TensorData[] {
   expectValue("writeSafetensors", tensors instanceof Map, "a Map of tensors by name", tensors);
   for (const [name, tensor] of tensors) checkEntry(name, tensor);
   const tensorData = [...tensors].map(([name, tensor]): TensorData => {
     const { dtype, shape } = tensor;
     const values = tensor instanceof Tensor ? tensor.read() : Promise.resolve(tensor.values);
-    return { name, dtype, shape, bytes: numel(shape) * dtypeBytes[dtype], values };
+    return { name, dtype, shape, values };
   });
-  return tensorData.sort((a, b) => dtypeBytes[b.dtype] - dtypeBytes[a.dtype] || (a.name < b.name ? -1 : 1));
+  return tensorData.sort(compareTensors);
+}
+
+/** Compares tensors by their order in a file: larger elements first, so that all tensors are aligned, then by name. */
+export function compareTensors(a: TensorDescription, b: TensorDescription): number {
+  return dtypeBytes[b.dtype] - dtypeBytes[a.dtype] || (a.name < b.name ? -1 : 1);
 }
 
 /**
  * Encodes the header: its length and the JSON, padded with spaces so that the tensors begin at a multiple of eight
  * bytes.
  */
-function encodeHeader(tensorData: readonly TensorData[], metadata: Readonly<Record<string, string>>): Uint8Array {
+function encodeHeader(tensors: readonly TensorDescription[], metadata: Readonly<Record<string, string>>): Uint8Array {
   let dataStart = 0;
-  const entries = tensorData.map(({ name, dtype, shape, bytes }) => {
-    const offsets = [dataStart, (dataStart += bytes)];
+  const entries = tensors.map(({ name, dtype, shape }) => {
+    const offsets = [dataStart, (dataStart += numel(shape) * dtypeBytes[dtype])];
     return [name, { dtype: dtypeNames[dtype], shape, data_offsets: offsets }];
   });
   const metadataEntries = Object.keys(metadata).length > 0 ? [["__metadata__", metadata]] : [];

@@ -22,7 +22,7 @@ import {
   Storage,
   Tensor,
 } from "@mosaic/core";
-import { type ParameterShard, getShard, listUnits } from "./flat-parameters.ts";
+import { gatherShard, type ParameterShard, getShard, listUnits } from "./flat-parameters.ts";
 import { type TensorSource, writeFromSource } from "./tensor-chunks.ts";
 
 /** A tensor of a state: a whole tensor, or this rank's elements of a tensor with the shape of a sharded parameter. */
@@ -72,6 +72,30 @@ export function startHostCopies(
   }
   for (const [name, x] of state) if (!host.has(name)) addPendingTensor(name, x, () => x.read());
   return new Map([...state.keys()].map((name) => [name, host.get(name)!]));
+}
+
+/** Starts to copy tensors to the host as `startHostCopies`. Sharded tensors are gathered one after the other. */
+export function startEntryCopies(
+  entries: readonly ShardedEntry[],
+  shouldReadValues: boolean,
+): Map<string, PendingHostTensor> {
+  const copies = entries.map(({ name, shard, tensor }): [string, PendingHostTensor] => {
+    const fullTensor = shard ? gatherShard(shard, tensor) : tensor;
+    const values = shouldReadValues ? fullTensor.read() : Promise.resolve(new Float32Array());
+    if (shard) fullTensor.dispose();
+    return [name, { dtype: fullTensor.dtype, shape: fullTensor.shape, values }];
+  });
+  return new Map(copies);
+}
+
+/** Lists the tensors of a model's state. Parameters that are released are sharded. */
+export function listModelEntries(model: Module): readonly ShardedEntry[] {
+  return [...model.stateDict()].map(([name, x]) => {
+    const shard = getShard(x);
+    return shard && !shard.unit.isGathered
+      ? { name, shard, tensor: shard.tensor }
+      : { name, shard: undefined, tensor: x };
+  });
 }
 
 export const readStateDictOptions = defineOptions("readStateDict", {
@@ -131,11 +155,7 @@ export async function readStateDict(
  */
 export async function readModelState(model: Module, source: TensorSource): Promise<void> {
   for (const unit of listUnits(model.parameters())) unit.release();
-  for (const [name, target] of model.stateDict()) {
-    const shard = getShard(target);
-    if (shard && !shard.unit.isGathered) await readEntry({ name, shard, tensor: shard.tensor }, source);
-    else await readEntry({ name, shard: undefined, tensor: target }, source);
-  }
+  for (const entry of listModelEntries(model)) await readEntry(entry, source);
 }
 
 /** Loads a tensor, or this rank's part of it, from a source. */

@@ -1,8 +1,8 @@
 // Tensors are copied between files and devices a chunk at a time, so that the host needs no memory for whole tensors.
-import type { Tensor } from "@mosaic/core";
+import { noGrad, type Tensor } from "@mosaic/core";
 
 /** Number of elements that are on the host at a time: 2 MiB of float32. */
-export const CHUNK_ELEMENTS = 2 ** 19;
+const CHUNK_ELEMENTS = 2 ** 19;
 
 /** Values of tensors by name, such as those of a file. */
 export interface TensorSource {
@@ -40,8 +40,17 @@ async function writeChunks(target: Tensor, { source, name, start }: SourceRange)
   }
 }
 
+/** Reads a tensor, row-major, a chunk at a time. */
+export async function* readChunks(x: Tensor): AsyncGenerator<Float32Array> {
+  using contiguous = x.isContiguous ? x.view({}) : noGrad(() => x.contiguous());
+  for (const { from, to } of listChunks(contiguous.size)) {
+    using chunk = contiguous.view({ shape: [to - from], strides: [1], offset: contiguous.offset + from });
+    yield await chunk.read();
+  }
+}
+
 /** Lists the chunks [from, to) of a number of elements. */
-export function listChunks(size: number): readonly { readonly from: number; readonly to: number }[] {
+function listChunks(size: number): readonly { readonly from: number; readonly to: number }[] {
   return Array.from({ length: Math.ceil(size / CHUNK_ELEMENTS) }, (_, i) => ({
     from: i * CHUNK_ELEMENTS,
     to: Math.min(size, (i + 1) * CHUNK_ELEMENTS),

@@ -27,8 +27,14 @@ export const checkpointOptions = defineOptions("checkpoint", {
    * with the launcher's number of the node (GROUP_RANK) if set.
    */
   host: option.string({ optional: true }),
+  /**
+   * Whether `saveCheckpoint` copies all values to the host at the call, so that training can continue before the
+   * promise resolves. With false, it copies 2 MiB at a time, so that the host needs no memory for whole states. Then
+   * parameters and optimizer states must not change before the promise resolves. The same on all ranks. Default true.
+   */
+  snapshot: option.boolean({ default: true }),
 });
-/** Options for where the hosts of a job store checkpoints. All have defaults. */
+/** Options of checkpoints. All have defaults. */
 export type CheckpointOptions = OptionsOf<typeof checkpointOptions>;
 type CheckpointSettings = ResolvedOptionsOf<typeof checkpointOptions>;
 
@@ -275,17 +281,28 @@ async function stageMessages(
   });
 }
 
+/** Functions that `publishOnHosts` calls. */
+interface HostWriter {
+  /** Writes the file under a temporary name. `observe` is to be called with its bytes. */
+  readonly stageToFile: (observe: (bytes: Uint8Array) => void) => Promise<StagedFile>;
+  /** Takes part in the communication of `stageToFile` on ranks that write nothing. */
+  readonly participate: () => Promise<void>;
+}
+
 /** Publishes what `stageToFile` wrote on the first rank of each host, on all hosts or on none. Collective. */
 export async function publishOnHosts(
   ctx: Context,
   { where }: CheckpointRequest,
   hosts: readonly HostRanks[],
-  stageToFile: (observe: (bytes: Uint8Array) => void) => Promise<StagedFile>,
+  { stageToFile, participate }: HostWriter,
 ): Promise<void> {
   let stagedFile: StagedFile | undefined;
   try {
     const digests = await runOnAllRanks(ctx, where, async () => {
-      if (!isFirstOnHost(ctx, hosts)) return null;
+      if (!isFirstOnHost(ctx, hosts)) {
+        await participate();
+        return null;
+      }
       const hash = createHash("sha256");
       stagedFile = await stageToFile((bytes) => hash.update(bytes));
       return hash.digest("hex");

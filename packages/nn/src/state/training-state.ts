@@ -17,8 +17,16 @@ import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
 import { checkPath, FileError } from "../safetensors/format.ts";
 import { toDType, toNumbers } from "../safetensors/read.ts";
 import { openSafetensors, type SafetensorsReader } from "../safetensors/reader.ts";
-import { stageSafetensors, type TensorMap, writeSafetensors } from "../safetensors/write.ts";
-import { awaitHostTensors, createMetaTensor, readModelState, startHostCopies } from "../sharding/sharded-state.ts";
+import type { StagedFile } from "../safetensors/staged-file.ts";
+import {
+  awaitHostTensors,
+  createMetaTensor,
+  listModelEntries,
+  readModelState,
+  type ShardedEntry,
+  startEntryCopies,
+  startHostCopies,
+} from "../sharding/sharded-state.ts";
 import type { TensorSource } from "../sharding/tensor-chunks.ts";
 import { parseStateMetadata, type StateMetadata, getStepCount } from "./checkpoint-file.ts";
 import {
@@ -33,6 +41,7 @@ import {
   publishOnHosts,
 } from "./host-copies.ts";
 import { checkSamePath } from "./same-path.ts";
+import { ChunkWriter, SnapshotWriter, type StateWriter } from "./state-writer.ts";
 
 /** The model and the optimizer of a training run. */
 export interface TrainingState {
@@ -58,6 +67,10 @@ const trainingIds = new WeakMap<Module, string>();
  * mesh, which can be loaded on any other. Collective: resolves on every rank when the complete file is on disk (see
  * `writeSafetensors`), and rejects on every rank if it could not be written.
  *
+ * By default, the host memory of the ranks that write holds the whole state as float32 until the promise resolves. With
+ * `snapshot: false`, it holds 2 MiB at a time, and the device of a sharded model one gathered tensor. Training must then
+ * not continue before the promise resolves.
+ *
  * With `copies: "perHost"`, the first rank of each host writes the same file, with the `data` of rank 0, under a
  * temporary name. The files are renamed only when all hosts have them on disk with equal bytes.
  *
@@ -65,7 +78,8 @@ const trainingIds = new WeakMap<Module, string>();
  * optimizer's.
  *
  * @throws OptionError that names the path of a value in `data` that JSON would drop or change: a function, NaN, a Map;
- * OptionError, with `copies: "shared"`, if ranks pass different paths; FileError, with `copies: "perHost"`, if the
+ * OptionError, with `copies: "shared"`, if ranks pass different paths; OptionError, with `snapshot: false`, if a
+ * parameter or an optimizer state is modified before it was written; FileError, with `copies: "perHost"`, if the
  * parameters of two hosts differ.
  */
 export async function saveCheckpoint(
@@ -77,12 +91,12 @@ export async function saveCheckpoint(
   checkTrainingState("saveCheckpoint", ctx, { path, training });
   const call = createCheckpointRequest("saveCheckpoint", path, options);
   const { model, data = null } = training;
-  const { state, tensors } = collectState(ctx, training, call);
+  const { state, writer } = collectState(ctx, training, call);
   const stateMetadata: StateMetadata = {
     version: 1,
     seed: ctx.seed,
     randomStream: ctx.randomStream,
-    optimizer: state ? { kind: state.kind, numbers: state.numbers } : null,
+    optimizer: state ?? null,
     data,
   };
   const formatMetadata = (): string => {
@@ -92,7 +106,7 @@ export async function saveCheckpoint(
     trainingIds.set(model, trainingId);
     return JSON.stringify({ ...stateMetadata, trainingId });
   };
-  if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, tensors, formatMetadata });
+  if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, writer, formatMetadata });
   // `data` is formatted before the first await, so that the file has its contents at the call.
   let metadataJson = "";
   const paths = await runOnAllRanks(ctx, call.where, () => {
@@ -101,9 +115,9 @@ export async function saveCheckpoint(
   });
   if (call.options.copies === "shared") checkSamePath("saveCheckpoint: path", paths);
   await runOnAllRanks(ctx, call.where, async () => {
-    if (ctx.rank !== 0) return;
-    await createFolder(call);
-    await writeSafetensors(path, await tensors, { format: "pt", mosaic: metadataJson });
+    if (ctx.rank !== 0) return writer.participate();
+    const stagedFile = await stageState(call, writer, { metadataJson });
+    await stagedFile.publish();
   });
 }
 
@@ -117,37 +131,59 @@ function createCheckpointRequest(
 
 interface CollectedState {
   readonly state: Pick<OptimizerState, "kind" | "numbers"> | undefined;
-  /** Has the values at the time of the call of `collectState`, on ranks that write a file. */
-  readonly tensors: Promise<TensorMap>;
+  readonly writer: StateWriter;
 }
 
 /**
- * Collects the state to save. Ranks that write start to read it at once, so that training can continue. For a sharded
- * model, all ranks gather the tensors, one after the other.
+ * Collects the state to save. For a snapshot, ranks that write start to read it at once, so that training can continue.
+ * For a sharded model, all ranks gather the tensors, one after the other.
  */
 function collectState(ctx: Context, { model, optimizer }: TrainingState, call: CheckpointRequest): CollectedState {
+  const optimizerState = optimizer?.shardedStateDict();
+  const entries = optimizerState?.entries ?? [];
+  const state = optimizerState && { kind: optimizerState.kind, numbers: optimizerState.numbers };
+  if (!call.options.snapshot) {
+    const addPrefix = (prefix: string, each: readonly ShardedEntry[]): ShardedEntry[] =>
+      each.map((entry) => ({ ...entry, name: prefix + entry.name }));
+    const allEntries = [...addPrefix("model.", listModelEntries(model)), ...addPrefix("optimizer.", entries)];
+    return { state, writer: new ChunkWriter(call.where, allEntries) };
+  }
   const shouldReadValues = ctx.rank === 0 || call.options.copies === "perHost";
-  const state = optimizer?.hostStateDict(shouldReadValues);
   const pendingTensors = addPrefixes({
+    "optimizer.": startEntryCopies(entries, shouldReadValues),
     "model.": startHostCopies(model.stateDict(), shouldReadValues),
-    "optimizer.": state?.tensors ?? new Map(),
   });
   const tensors = awaitHostTensors(pendingTensors);
   // On ranks that write nothing, a failure of the device is reported by the device itself.
   tensors.catch(() => {});
-  return { state, tensors };
+  return { state, writer: new SnapshotWriter(tensors) };
+}
+
+/** Writes the file of a checkpoint under a temporary name. */
+async function stageState(
+  call: CheckpointRequest,
+  writer: StateWriter,
+  { metadataJson, onWrite }: { readonly metadataJson: string; readonly onWrite?: (bytes: Uint8Array) => void },
+): Promise<StagedFile> {
+  try {
+    await createFolder(call);
+  } catch (error) {
+    await writer.participate();
+    throw error;
+  }
+  return writer.stage({ path: call.path, metadata: { format: "pt", mosaic: metadataJson }, onWrite });
 }
 
 interface SavedCheckpoint {
   readonly model: Module;
-  readonly tensors: CollectedState["tensors"];
+  readonly writer: StateWriter;
   readonly formatMetadata: () => string;
 }
 
 async function saveOnHosts(
   ctx: Context,
   call: CheckpointRequest,
-  { model, tensors, formatMetadata }: SavedCheckpoint,
+  { model, writer, formatMetadata }: SavedCheckpoint,
 ): Promise<void> {
   const descriptions = await runOnAllRanks(ctx, call.where, () => {
     const text = formatMetadata();
@@ -156,10 +192,9 @@ async function saveOnHosts(
   const metadataJson = descriptions[0]!.text;
   trainingIds.set(model, (JSON.parse(metadataJson) as StateMetadata).trainingId!);
   const hosts = groupByHost(descriptions.map(({ host }) => host));
-  const stateTensors = await tensors;
-  await publishOnHosts(ctx, call, hosts, async (observe) => {
-    await createFolder(call);
-    return stageSafetensors(call.path, stateTensors, { format: "pt", mosaic: metadataJson }, observe);
+  await publishOnHosts(ctx, call, hosts, {
+    stageToFile: (onWrite) => stageState(call, writer, { metadataJson, onWrite }),
+    participate: () => writer.participate(),
   });
 }
 
