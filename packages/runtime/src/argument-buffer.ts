@@ -43,6 +43,11 @@ export class ArgumentBuffer {
     return this;
   }
 
+  /** Name of the call. */
+  get where(): string {
+    return this.#where;
+  }
+
   number(value: number): this {
     this.values[this.#nextIndex++] = value;
     return this;

@@ -1,4 +1,5 @@
 import { ClosedError, type DType, dtypeBytes, formatShape, numel, OutOfMemoryError, type Shape } from "@mosaic/core";
+import { areStacksRecorded, recordKernel } from "./call-stacks.ts";
 import { closeWhenUnused } from "./device-uses.ts";
 import { FreeLists } from "./free-lists.ts";
 import type { KernelCall } from "./kernel-arguments.ts";
@@ -80,6 +81,7 @@ export class NativeHandle<Native extends DeviceCalls = DeviceCalls> implements B
 
   /** Makes a call that submits work; throws the stream's failure if it has failed. */
   launch(call: KernelCall): void {
+    if (areStacksRecorded) recordKernel(this.#runtime.argumentBuffer.where);
     translateErrors(call);
     if (this.results[0] !== 0) throw this.#createFailure();
   }

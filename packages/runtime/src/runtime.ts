@@ -1,4 +1,5 @@
 import { CollectiveMismatchError, errorFromFailure, type MosaicError } from "@mosaic/core";
+import { addStacks, areStacksRecorded, captureCall, type RecordedCall } from "./call-stacks.ts";
 import type { KernelCall, KernelCalls } from "./kernel-arguments.ts";
 import { type NativeAddon, ArgumentBuffer } from "./argument-buffer.ts";
 
@@ -11,9 +12,13 @@ export function lastMismatchReport(): number {
   return lastReportNumber;
 }
 
-/** Returns the error for a native failure, which the caller throws or rejects with. */
-export function reportFailure(code: number, message: string): MosaicError {
+/**
+ * Returns the error for a native failure, which the caller throws or rejects with. `waitingCall` is the call whose
+ * promise rejects, if calls are recorded.
+ */
+export function reportFailure(code: number, message: string, waitingCall?: RecordedCall): MosaicError {
   const error = errorFromFailure(code, message);
+  if (areStacksRecorded) addStacks(error, waitingCall);
   if (error instanceof CollectiveMismatchError) mismatchReports.set(message, ++lastReportNumber);
   return error;
 }
@@ -30,6 +35,8 @@ interface PendingCompletion {
   readonly reject: (error: Error) => void;
   /** Objects whose memory native code uses until the completion arrives. */
   readonly retainedObjects: unknown;
+  /** The call that waits for the completion, if calls are recorded. */
+  readonly waitingCall: RecordedCall | undefined;
 }
 
 /** Promises for work that native code completes later, by completion id. The JavaScript side of completion_queue.h. */
@@ -42,10 +49,11 @@ export class Completions {
    * alive until then.
    */
   expect(retainedObjects: unknown, submit: (completion: number) => void): Promise<void> {
+    const waitingCall = areStacksRecorded ? captureCall("the awaited operation", this.expect) : undefined;
     return new Promise((resolve, reject) => {
       const completion = ++this.#lastId;
       submit(completion);
-      this.#pending.set(completion, { resolve, reject, retainedObjects });
+      this.#pending.set(completion, { resolve, reject, retainedObjects, waitingCall });
     });
   }
 
@@ -54,7 +62,7 @@ export class Completions {
     const pending = this.#pending.get(completion);
     this.#pending.delete(completion);
     if (code === 0) pending?.resolve();
-    else pending?.reject(reportFailure(code, message));
+    else pending?.reject(reportFailure(code, message, pending.waitingCall));
   };
 }
 

@@ -9,6 +9,7 @@ import {
   type TraceEvent,
   type Work,
 } from "@mosaic/core";
+import { areStacksRecorded, recordCollective } from "../call-stacks.ts";
 import { retainDevice } from "../device-uses.ts";
 import { type ComputeOrder, type PostedCollective, recordPendingAccess } from "../pending-accesses.ts";
 import { lastMismatchReport, throwUnreportedMismatch } from "../runtime.ts";
@@ -128,6 +129,7 @@ export class NativeRank {
     const number = callNative((addon) => addon.post(this.#engine, group.index, words, label));
     this.#lastNumber = number;
     const sequence = this.#countOperation(group.index);
+    if (areStacksRecorded) recordCollective(`${call.op} #${sequence} (${group.name})`);
     const collective: PostedCollective = {
       number,
       order: this.#order,
