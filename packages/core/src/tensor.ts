@@ -32,6 +32,10 @@ export interface Replication {
   readonly ranks: number;
   /** Whether a backward has accumulated into the gradient since it was last reduced over the ranks or set. */
   hasLocalGrad: boolean;
+  /** Whether the gradient was reduced over the ranks, and no backward has added to it since. */
+  isGradReduced?: boolean;
+  /** Number of ranks over which `reduceGradients` sums gradients, those of all axes but "dp". Default 1. */
+  readonly numSummedRanks?: number;
   /**
    * For a sharded parameter: the reducer that `reduceGradients` calls instead of an all-reduce, once for all parameters
    * that share it.
@@ -157,7 +161,7 @@ export class Tensor implements Disposable, TensorInit {
       this.#checkGradient(gradient);
       gradient.owner = null;
     }
-    if (this.replication) this.replication.hasLocalGrad = false;
+    if (this.replication) this.replication.hasLocalGrad = this.replication.isGradReduced = false;
     this.#grad = gradient;
   }
 

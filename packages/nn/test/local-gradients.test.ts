@@ -1,6 +1,7 @@
 import { Linear, type Module, ones, OptionError, reduceGradients, scope } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { AdamW, type OptimizerOptions, ScheduleFreeAdamW } from "../src/index.ts";
+import { AdamW, fullyShard, type OptimizerOptions, ScheduleFreeAdamW } from "../src/index.ts";
+import { getShard } from "../src/sharding/flat-parameters.ts";
 import { onMesh } from "./reference/world.ts";
 
 // Gradients that were not reduced over the ranks. If they were not rejected, ranks would diverge without a visible
@@ -60,6 +61,34 @@ test("accumulated gradients must be reduced after the last backward", () =>
     optimizer.zeroGrad();
     optimizer.step(); // without gradients nothing moves
   }));
+
+test.each([{ sp: 2 }, { dp: 2 }, { dp: 2, sp: 2 }, { dp: 2, sp: 2, tp: 3 }])(
+  "gradients that are reduced after each backward add up on %j, and a second reduction changes nothing",
+  async (mesh) => {
+    for (const stage of [0, 1, 2, 3] as const) {
+      await onMesh(mesh, async (ctx) => {
+        using model = new Linear(ctx, 2, 2);
+        if (stage > 0) fullyShard(ctx, model, { stage: stage as 1 | 2 | 3, axis: "dp" in mesh ? "dp" : "sp" });
+        const readGradient = async (): Promise<number[]> =>
+          Array.from(await (getShard(model.weight)?.tensor ?? model.weight).grad!.read());
+        runBackward(model, 6 * ctx.rank + 6);
+        reduceGradients(ctx, model);
+        const gradient = await readGradient();
+        reduceGradients(ctx, model);
+        expect(await readGradient()).toEqual(gradient);
+        // Only some ranks have a second part of the gradient, and it is 0.
+        if (stage === 0 && ctx.rank > 0) runBackward(model, 0);
+        reduceGradients(ctx, model);
+        expect(await readGradient()).toEqual(gradient);
+        for (const numParts of [2, 3]) {
+          runBackward(model, 6 * ctx.rank + 6);
+          reduceGradients(ctx, model);
+          expect(await readGradient()).toEqual(gradient.map((each) => numParts * each));
+        }
+      });
+    }
+  },
+);
 
 test("a gradient that the program sets and a frozen parameter are accepted", () =>
   onMesh({ sp: 2 }, async (ctx) => {

@@ -179,6 +179,7 @@ function accumulate(edge: Exclude<Edge, null>, gradient: Tensor, queue: Gradient
  */
 function accumulateGrad(leaf: Tensor, gradient: Tensor): void {
   const { grad } = leaf;
+  divideReducedGradient(leaf);
   if (leaf.isDisposed) gradient.dispose();
   else if (grad && !grad.isDisposed && hasDistinctElements(grad)) {
     grad.device.kernels.binary("add", grad, grad, gradient);
@@ -187,6 +188,19 @@ function accumulateGrad(leaf: Tensor, gradient: Tensor): void {
   else if (isSoleOwner(gradient) && !isPartOfStorage(gradient)) leaf.grad = gradient;
   else leaf.grad = replaceByCopy(gradient);
   if (leaf.replication) leaf.replication.hasLocalGrad = true;
+}
+
+/**
+ * Divides a gradient that is already reduced by the number of ranks over which the next `reduceGradients` sums it, so
+ * that it counts once in that sum, together with the parts that backwards add meanwhile. A gradient that is not reduced
+ * does not change.
+ */
+export function divideReducedGradient({ grad, replication }: Tensor): void {
+  if (!replication?.isGradReduced) return;
+  replication.isGradReduced = false;
+  const { numSummedRanks = 1 } = replication;
+  if (numSummedRanks === 1 || !grad || grad.isDisposed || grad.size === 0) return;
+  grad.device.kernels.scalar("div", grad, grad, numSummedRanks);
 }
 
 /** Returns a contiguous copy. Disposes the gradient unless this throws. */

@@ -1,6 +1,8 @@
 import { checkContext } from "../arguments.ts";
+import { divideReducedGradient } from "../autograd/backward.ts";
 import type { Context } from "../context.ts";
 import { empty, zeros } from "../creation.ts";
+import { dataParallelSize } from "../data-parallel.ts";
 import { checkFunction } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
@@ -75,7 +77,10 @@ export function createParameter(ctx: Context, shape: Shape, options: ParameterOp
   const parameter = keep(empty(ctx, shape, { dtype }));
   if (!isInitSkipped) initialize(ctx, parameter, initial);
   parameter.requiresGrad = true;
-  if (ctx.size > 1) parameter.replication = { ranks: ctx.size, hasLocalGrad: false };
+  if (ctx.size > 1) {
+    const numSummedRanks = ctx.size / dataParallelSize(ctx.mesh);
+    parameter.replication = { ranks: ctx.size, hasLocalGrad: false, numSummedRanks };
+  }
   return parameter;
 }
 
@@ -89,7 +94,8 @@ function initialize(ctx: Context, parameter: Tensor, initial: Initializer): void
 /**
  * Reduces the gradients of replicated parameters over all ranks, so that they equal those of a single device: the sum
  * over every mesh axis except "dp", along which ranks hold different samples and gradients are averaged. Call it
- * between `backward` and the optimizer's step. Collective. A parameter without a gradient is assigned zeros, also on a
+ * between `backward` and the optimizer's step. Collective. A gradient that was reduced before, and was not zeroed or
+ * assigned since, counts once: gradients that are reduced after each of several backwards add up. A parameter without a gradient is assigned zeros, also on a
  * single rank, so that an optimizer treats it equally on any mesh. A parameter that does not require grad (frozen) is
  * unchanged. One all-reduce over all ranks sums up to 25 MiB of gradients, which are divided by the length of "dp"
  * first, as by PyTorch's DistributedDataParallel. Sums are float32, rounded once.
@@ -126,6 +132,11 @@ export function reduceGradients(ctx: Context, module: Module): void {
   }
   ctx.world.markStep();
   if (ctx.size === 1) return;
+  for (const parameter of parameters) divideReducedGradient(parameter);
   allReduceGradients(ctx, parameters);
-  for (const { replication } of parameters) if (replication) replication.hasLocalGrad = false;
+  for (const { replication } of parameters) {
+    if (!replication) continue;
+    replication.hasLocalGrad = false;
+    replication.isGradReduced = true;
+  }
 }

@@ -75,6 +75,8 @@ export class FlatParameters implements GradientReducer, Disposable {
    */
   #gradient: Tensor | null = null;
   #needsReduce = false;
+  /** The gradient that was completely reduced before `#gradient`, to which it is added after the next reduction. */
+  #reducedGradient: Tensor | null = null;
   #gatherWork: Work | undefined;
   #reduction: PostedReduction | undefined;
   /** In stage 1, the reduction that was posted in a backward. The parameters still have the gradients. */
@@ -229,20 +231,23 @@ export class FlatParameters implements GradientReducer, Disposable {
   }
 
   /**
-   * Orders compute after the posted reduce-scatter, if any, adds its result to `#gradient`, and releases its bucket.
+   * Orders compute after the posted reduce-scatter, if any, adds its result to `#gradient`, and releases its bucket. A
+   * gradient that is completely reduced is kept apart, because it must not be summed over the other axes again.
    */
   finishReduce(): void {
     if (!this.#reduction) return;
     const { out } = this.#reduction;
     this.#reduction.wait();
     this.#reduction = undefined;
-    this.#needsReduce = true;
-    if (this.#gradient && !this.#gradient.isDisposed) {
-      this.#ctx.device.kernels.binary("add", this.#gradient, this.#gradient, out);
+    const gradient = this.#gradient?.isDisposed === false ? this.#gradient : null;
+    if (gradient && this.#needsReduce) {
+      this.#ctx.device.kernels.binary("add", gradient, gradient, out);
       out.dispose();
       return;
     }
+    this.#reducedGradient = gradient;
     this.#gradient = out;
+    this.#needsReduce = true;
   }
 
   /** Whether a backward has added gradients that `reduceGradients` has not reduced yet. */
@@ -268,11 +273,15 @@ export class FlatParameters implements GradientReducer, Disposable {
         mesh.group(axis).allReduce(this.#gradient, gradientReduceOp(axis), { label: "gradients" }).wait();
     }
     this.#needsReduce = false;
+    const reducedGradient = this.#reducedGradient;
+    this.#reducedGradient = null;
+    if (reducedGradient) device.kernels.binary("add", this.#gradient, this.#gradient, reducedGradient);
     for (const { tensor } of this.shards) {
       tensor.grad?.dispose();
       const offset = tensor.offset - this.#shard.offset;
       tensor.grad = this.#gradient.view({ shape: tensor.shape, strides: [1], offset: tensor.size > 0 ? offset : 0 });
     }
+    reducedGradient?.dispose();
     this.release();
     this.onReduceEnd();
   }
@@ -291,6 +300,8 @@ export class FlatParameters implements GradientReducer, Disposable {
     }
     this.#gradient?.dispose();
     this.#gradient = null;
+    this.#reducedGradient?.dispose();
+    this.#reducedGradient = null;
     this.#needsReduce = false;
   }
 
