@@ -4,14 +4,15 @@
  * 1. Complete output. Node's pipes are asynchronous: a rank that prints 3 MB and throws would deliver only a part.
  *    Blocking pipes deliver everything, and the launcher always drains them.
  * 2. Error records. An uncaught error is written with its stack and causes to TORCHELASTIC_ERROR_FILE, as JSON. If Node
- *    prints the error next, a marker is written before it, so that the launcher shows the error once.
+ *    prints the error next, a marker is written before it, so that the launcher shows the error once. The record of an
+ *    error that the program handles is kept only if the program exits because of it.
  * 3. No orphans. The launcher holds the other end of a socket. When the launcher exits, a thread kills this process
  *    group, even while the main thread is blocked.
  *
  * Only the rank itself does this. The variable that marks a rank's process is removed, so that child processes with the
  * same execArgv and environment skip these tasks.
  */
-import { writeFileSync, writeSync } from "node:fs";
+import { readFileSync, rmSync, writeFileSync, writeSync } from "node:fs";
 import { isMainThread, Worker } from "node:worker_threads";
 import { uncaughtMarker } from "./output/lines.ts";
 import { errorRecord } from "./report/error-record.ts";
@@ -35,18 +36,42 @@ function makeSynchronous(stream: NodeJS.WriteStream): void {
   handle?.setBlocking?.(true);
 }
 
+/** Time in which a program that handles an uncaught error may exit with a code other than 0 because of it. */
+const MAX_HANDLING_MS = 10_000;
+
 function recordErrors(path: string, runId: string | undefined): void {
+  let handledError: { readonly record: string; readonly time: number } | undefined;
   process.on("uncaughtExceptionMonitor", (error) => {
     try {
-      writeFileSync(path, JSON.stringify(errorRecord(error)));
-      // A program that handles its uncaught errors continues, and Node does not print the error.
+      const record = JSON.stringify(errorRecord(error));
+      writeFileSync(path, record);
       const doesNodePrintError =
         process.listenerCount("uncaughtException") === 0 && !process.hasUncaughtExceptionCaptureCallback();
-      if (doesNodePrintError && runId !== undefined) writeSync(2, uncaughtMarker(runId));
+      if (!doesNodePrintError) {
+        handledError = { record, time: performance.now() };
+        setImmediate(() => removeRecord(path, record));
+      } else if (runId !== undefined) writeSync(2, uncaughtMarker(runId));
     } catch {
       // A full disk must not hide the error itself, which Node prints next.
     }
   });
+  process.on("exit", (code) => {
+    if (code === 0 || handledError === undefined || performance.now() - handledError.time > MAX_HANDLING_MS) return;
+    try {
+      writeFileSync(path, handledError.record, { flag: "wx" });
+    } catch {
+      // The record still exists, or the program has written its own.
+    }
+  });
+}
+
+/** Removes the record of an error that the program has handled, unless the program has replaced it. */
+function removeRecord(path: string, record: string): void {
+  try {
+    if (readFileSync(path, "utf8") === record) rmSync(path);
+  } catch {
+    // The file may have been removed meanwhile.
+  }
 }
 
 function exitWithLauncher(fd: number): void {

@@ -85,6 +85,30 @@ describe("a rank that fails or exits early", { repeats: numRepeats }, () => {
     expect(outcome.code).toBe(9);
   });
 
+  it("is reported instead of a rank that has handled an error and continued", async () => {
+    const script = `
+      if (process.env.RANK === "0") {
+        process.on("uncaughtException", () => console.log("handled"));
+        setImmediate(() => { throw new Error("a harmless error"); });
+        setInterval(() => {}, 1000);
+      } else setTimeout(() => process.exit(5), 500);`;
+    writeFileSync(join(testDir(), "continues.mjs"), script);
+    const outcome = await run(["-n2", "continues.mjs"]);
+    expect(outcome.stdout).toContain("[0] handled\n");
+    expect(extractReport(outcome)).toMatch(/^✖ rank 1 .*: exit 5\n {2}exit 5 · 1 rank stopped by launcher\n/);
+    expect(outcome.code).toBe(5);
+  });
+
+  it("is reported with an error that it has handled before it exits", async () => {
+    const script = `
+      process.on("uncaughtException", () => setTimeout(() => process.exit(6), 100));
+      throw new Error("the cause");`;
+    writeFileSync(join(testDir(), "exits-later.mjs"), script);
+    const outcome = await run(["-n1", "exits-later.mjs"]);
+    expect(extractReport(outcome)).toMatch(/^✖ rank 0 .*: Error: the cause\n/);
+    expect(outcome.code).toBe(6);
+  });
+
   it("determines the launcher's exit code, and its last output is shown once", async () => {
     const shownOutcome = await runFault("exits");
     expect(shownOutcome.stderr.split("the last words of this rank")).toHaveLength(2);
