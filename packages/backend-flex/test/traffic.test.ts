@@ -10,7 +10,20 @@ import {
   randomSlices,
   type Trial,
 } from "@mosaic/conformance";
-import { contiguous, dtypeBytes, layoutOf, type Placement, positions, striped, type Traffic } from "@mosaic/core";
+import {
+  attention,
+  contiguous,
+  dtypeBytes,
+  layoutOf,
+  masks,
+  ones,
+  type Placement,
+  positions,
+  randn,
+  spansLength,
+  striped,
+  type Traffic,
+} from "@mosaic/core";
 import { expect, test } from "vitest";
 import { flex, type FlexOptions, flexTraffic } from "../src/index.ts";
 import { createFlexSettings, flexOptions } from "../src/flex.ts";
@@ -96,6 +109,21 @@ test("5 ranks on three hosts send the bytes of the closed form, and receive the 
     const listReceivedBytes = (traffic: readonly Traffic[]) => traffic.map(({ bytesReceived }) => bytesReceived);
     expect(listReceivedBytes(measuredTraffic[i]!), trial.name).toEqual(listReceivedBytes(predictTraffic(trial, i)));
     expectRequiredRows(trial, measuredTraffic[i]!);
+  }
+});
+
+test("ranks on several hosts send queries to a host once", async () => {
+  for (const size of [4, 5]) {
+    const trials = backendTrials(
+      { mesh: { sp: size }, axes: ["sp"] },
+      { placement: placements()[0]!, dtype: "bfloat16", seed: 1 },
+    );
+    const exchangeOptions = { queriesTravel: true, hierarchical: true };
+    const measuredTraffic = await measureTraffic(size, trials, exchangeOptions);
+    const directTraffic = trials.map((trial, i) => predictTraffic(trial, i, { queriesTravel: true }));
+    for (const [i, trial] of trials.entries())
+      expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial, i, exchangeOptions));
+    expect(measuredTraffic).not.toEqual(directTraffic);
   }
 });
 
@@ -186,6 +214,42 @@ test.each([2, 3, 5])(
       if (sumBytesSent(measuredTraffic[i]!) < keysOnlyBytes) numReduced++;
     }
     expect(numReduced).toBeGreaterThan(5);
+  },
+);
+
+test.each([
+  ["not sent", {}, {}],
+  ["sent", { queriesTravel: true }, { stages: 2 }],
+] as const)(
+  "values of another head size than the keys are counted when queries are %s",
+  async (_, exchangeOptions, stageOptions) => {
+    const mesh = { sp: 3 };
+    const [batch, numHeads, numKvHeads, headDim, valueHeadDim] = [2, 4, 2, 8, 12];
+    const queries = layoutOf({ mesh, axes: ["sp"], placement: contiguous(), length: 8 });
+    const keys = layoutOf({ mesh, axes: ["sp"], placement: contiguous(), length: 60 });
+    const sizes = { batch, numHeads, numKvHeads, headDim, valueHeadDim, dtype: "float32" } as const;
+    await runOnWorld(makeWorld, { size: 3, mesh }, async (ctx) => {
+      const at = ctx.mesh.coordinate;
+      const [numQueries, numKeys] = [queries, keys].map(({ spans }) => spansLength(spans(at)));
+      using q = randn(ctx, [batch, numHeads, numQueries!, headDim]);
+      using k = randn(ctx, [batch, numKvHeads, numKeys!, headDim]);
+      using v = randn(ctx, [batch, numKvHeads, numKeys!, valueHeadDim]);
+      for (const x of [q, k, v]) x.requiresGrad = true;
+      const options = { ...exchangeOptions, ...stageOptions };
+      const trafficSince = (before: Traffic) =>
+        combine(ctx.world.traffic(), before, (after, earlier) => after - earlier);
+      const initialTraffic = ctx.world.traffic();
+      using out = attention(ctx, q, k, v, { backend: flex(options), queries, keys });
+      await ctx.device.stream.synchronize();
+      const forward = trafficSince(initialTraffic);
+      const forwardTraffic = ctx.world.traffic();
+      using dOut = ones(ctx, out.shape);
+      out.backward(dOut);
+      await ctx.device.stream.synchronize();
+      const backward = trafficSince(forwardTraffic);
+      const call = { at, mask: masks.full().slices(8, 60), queries, keys };
+      expect({ forward, backward }).toEqual(flexTraffic({ ...sizes, mesh, call, ...options }));
+    });
   },
 );
 
