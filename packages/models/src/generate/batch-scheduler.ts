@@ -149,13 +149,18 @@ export class BatchScheduler implements Disposable {
       failure = error;
       throw error;
     } finally {
-      this.#state = "ended";
-      for (const stream of [...this.#streams.values(), ...this.#waitingRequests.map((each) => each.stream)]) {
-        stream.finish(failure);
-      }
-      this.#streams.clear();
-      this.#waitingRequests.length = 0;
+      this.#end(failure);
     }
+  }
+
+  /** Ends all texts, with an error if there is one. */
+  #end(error: unknown): void {
+    this.#state = "ended";
+    for (const stream of [...this.#streams.values(), ...this.#waitingRequests.map((each) => each.stream)]) {
+      stream.finish(error);
+    }
+    this.#streams.clear();
+    this.#waitingRequests.length = 0;
   }
 
   /** Runs one step. Returns whether another one follows. */
@@ -233,12 +238,17 @@ export class BatchScheduler implements Disposable {
     throw new OptionError({ where, expected: "a call on rank 0", received: `a call on rank ${rank}`, remedy });
   }
 
-  /** Releases the memory in stream order. Idempotent. */
+  /** Releases the memory in stream order. Texts that have not ended reject with an error. Idempotent. */
   dispose(): void {
     this[Symbol.dispose]();
   }
 
   [Symbol.dispose](): void {
     this.#batch.dispose();
+    // The loop of `run` ends by itself, at its next access to the batch.
+    if (this.#state === "running") this.#wake();
+    if (this.#state !== "new") return;
+    const [expected, received] = ["a call of run()", "a scheduler that was disposed before"];
+    this.#end(new ClosedError({ where: "BatchScheduler", expected, received }));
   }
 }
