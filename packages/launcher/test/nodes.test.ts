@@ -1,5 +1,5 @@
 import { randomBytes } from "node:crypto";
-import { existsSync, readdirSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { connect } from "node:net";
 import { join } from "node:path";
 import { describe, expect, it } from "vitest";
@@ -129,6 +129,19 @@ describe("a job on several nodes", () => {
     expect(
       (await waitForOutcomes([bindAnyNode, node(1, ["-N", "2"], scriptArgs())])).map(({ code: one }) => one),
     ).toEqual([0, 0]);
+  });
+
+  it("starts with MIN nodes when the last call has passed since the last node joined", async () => {
+    const node = job();
+    const [lastCallMs, options] = [2500, ["-N", "2:3", "--last-call", "2500ms"]];
+    const firstNode = node(0, options, scriptArgs());
+    // Node 0 prints this about one second after it has begun to wait.
+    await firstNode.waitForOutput("1/3 nodes; missing n1, n2");
+    const startTime = performance.now();
+    const secondNode = node(1, options, scriptArgs());
+    await secondNode.waitForOutput("as node 1 of 2");
+    expect(performance.now() - startTime).toBeGreaterThan(lastCallMs);
+    expect(listExitCodes(await waitForOutcomes([firstNode, secondNode]))).toEqual([0, 0]);
   });
 
   it("reports that node 0 cannot be reached", async () => {
@@ -363,6 +376,34 @@ describe("the loss of a node", { repeats: numRepeats }, () => {
     expect(performance.now() - startTime).toBeLessThan(4500);
     process.kill(nodes[1]?.pid ?? 0, "SIGCONT");
     expect((await nodes[1]?.outcome)?.code).toBe(75);
+  });
+
+  it.each([
+    ["not reported if a rank failed before", "process.exit(42)", 42, /✖ rank 0 .*: exit 42/],
+    [
+      "reported instead of a rank that lost its peer before",
+      'throw Object.assign(new Error("rank 1 is gone"), { name: "PeerLostError" })',
+      75,
+      /✖ node 1 \(\S+\) was lost \d+\.\d s into attempt 0/,
+    ],
+  ])("is %s", async (isReported, statement, exitCode, report) => {
+    const script = `
+      const { connectStore } = await import(process.env.TEST_INDEX);
+      process.on("SIGTERM", () => console.log("ignores SIGTERM"));
+      const store = await connectStore();
+      await store.barrier("all", 2, { member: process.env.RANK });
+      if (process.env.RANK === "0") ${statement};
+      setInterval(() => {}, 60_000);`;
+    const entry = join(testDir(), "fails-first.mjs");
+    writeFileSync(entry, script);
+    const node = job();
+    const nodes = [0, 1].map((rank) => node(rank, ["-N", "2"], [entry]));
+    await nodes[1]?.waitForOutput("ignores SIGTERM");
+    process.kill(nodes[1]?.pid ?? 0, "SIGKILL");
+    const [firstOutcome] = await waitForOutcomes(nodes);
+    expect(firstOutcome?.stderr.slice(firstOutcome.stderr.lastIndexOf("✖")), isReported).toMatch(report);
+    expect(firstOutcome?.code).toBe(exitCode);
+    await expectNoProcesses();
   });
 
   it("is followed by a restart with all nodes when its launcher is started again", async () => {
