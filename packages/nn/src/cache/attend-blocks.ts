@@ -159,8 +159,7 @@ function visibleRows(
     const slices = mask === causal ? causal.slices(count, length) : resolveSlices(mask, count, length);
     for (const slice of slices) {
       checkSlice(slice, { mask, firstQueryPosition: length - count, memory });
-      if (hasDiagonalEnd(slice.type) && slice.k1 === length - count + slice.q1)
-        numSelfAttendingQueries += slice.q1 - slice.q0;
+      numSelfAttendingQueries += countSelfAttendingQueries(slice, length - count);
     }
     checkKeptKeys(slices, { firstQueryPosition: length - count, firstKeptPosition: table.firstKeptPosition });
     return visibleRowSlices(slices, table.listRankRows(memory.rank, 0, length));
@@ -168,6 +167,18 @@ function visibleRows(
   const visible = { ...computeBoundingRows(samples), numSelfAttendingQueries };
   cachedRowsByMemory.set(memory, { revision: memory.revision, tables, lengths, counts, mask, visible });
   return visible;
+}
+
+/**
+ * Returns the number of queries of a slice that attend to their own key, the last one that a causal mask allows. Without
+ * a diagonal end, at most one does, and it is not counted.
+ */
+function countSelfAttendingQueries({ type, q0, q1, k0, k1 }: Slice, firstQueryPosition: number): number {
+  if (!hasDiagonalEnd(type) || k1 !== firstQueryPosition + q1) return 0;
+  // The first queries of the slice may be at positions before its first key.
+  const firstQuery = k0 - firstQueryPosition;
+  if (hasDiagonalStart(type)) return firstQuery <= q0 ? q1 - q0 : 0;
+  return Math.max(0, q1 - Math.max(q0, firstQuery));
 }
 
 /** Computes the smallest range of rows that contains all visible rows of all samples. */

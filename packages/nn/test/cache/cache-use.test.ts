@@ -2,6 +2,7 @@ import {
   attention,
   type Context,
   fromArray,
+  full,
   local,
   type Mask,
   masks,
@@ -242,6 +243,27 @@ test.each([1, 2])(
     });
   },
 );
+
+test.each([
+  ["causal, from a later key on", { q0: 0, q1: 4, k0: 4, k1: 6, type: "causal" }],
+  ["a band that begins after it ends", { q0: 0, q1: 4, k0: 3, k1: 6, type: "bidirectionalCausal" }],
+] as const)("queries to which no key is visible yield 0 under a slice that is %s", async (_, slice) => {
+  await onMesh({ sp: 1 }, async (ctx) => {
+    using cache = new KvCache(ctx, { numKvHeads: 1, headDim: 8, maxTokens: 64, blockSize: 4 });
+    using sequence = cache.createSequence();
+    using x = randn(ctx, [1, 1, 6, 8]);
+    cache.layer(0, [sequence]).append(x, x);
+    using q = x.slice(2, 2, 6).contiguous();
+    const mask = masks.fromSlices([slice]);
+    using expected = attention(ctx, q, x, x, { mask });
+    // The result is likely to reuse this memory.
+    full(ctx, [1, 1, 4, 8], 1e6).dispose();
+    using out = cache.layer(0, [sequence]).attend(q, { mask });
+    const expectedValues = await expected.contiguous().read();
+    expect(expectedValues.subarray(0, 8).every((value) => value === 0)).toBe(true);
+    expect(maxDifference([...(await out.contiguous().read())], [...expectedValues])).toBeLessThan(1e-6);
+  });
+});
 
 describe("invalid calls of KvCache", () => {
   test("rejects disposed sequences, sequences of another cache, and duplicates", () =>
