@@ -89,6 +89,13 @@ test("messages take precedence over kernels if ranks share cores", () => {
   expect(listTimes(simulation, 0, "attend")).toEqual([[0, 1.5]]);
 });
 
+test("messages share the cores of a node if more ranks transfer them than there are cores", () => {
+  const simulation = runScript({ sp: 4 }, { ...toyProfile, cores: { perNode: 2 } }, sendAcross(1, 3));
+  // Four ranks transfer on two cores until the shorter message is complete, then two do.
+  expect(listTimes(simulation, 0, "sendRecv")).toEqual([[0, 2]]);
+  expect(listTimes(simulation, 1, "sendRecv")).toEqual([[0, 4]]);
+});
+
 test("a host occupies a core while it enqueues", () => {
   const simulation = runScript({ sp: 1 }, { ...toyProfile, enqueue: 0.25, cores: { perNode: 1 } }, ({ compute }) =>
     compute(),
