@@ -100,6 +100,18 @@ for (const { name, mesh, backend } of cases) {
   }
 }
 
+test.each(cases)("$name: representatives have the times of all ranks if links between nodes are not duplex", (each) => {
+  const call: RecordOptions = { ...sizes, mesh: each.mesh, tokens: 65_536, backend: each.backend() };
+  const { links, ...machine } = profiles["h100-ib400"];
+  const interNodeLink = { ...links["inter-node"], duplex: false };
+  const profile = { ...machine, ranksPerNode: 4, links: { ...links, "inter-node": interNodeLink } };
+  const [fullSimulation, representativeSimulation] = [
+    record(call),
+    recordRepresentatives(call, { ranksPerNode: 4 }),
+  ].map((run) => simulate(run, profile));
+  expect(representativeSimulation!.seconds / fullSimulation!.seconds).toBeCloseTo(1, 9);
+});
+
 test("ranks with equal work form few equivalence classes, and ranks with unequal work form one each", () => {
   const call = { ...sizes, mesh: { sp: 16 }, tokens: 128, backend: ring() };
   const countClasses = (options: Partial<RecordOptions>): number =>
