@@ -41,6 +41,7 @@ export const TYPE_CYCLES = {
     ["src/device.ts", "src/kernels/kernels.ts", "src/tensor.ts", "src/attention/tile.ts"],
     ["src/tensor.ts", "src/views.ts", "src/autograd/node.ts", "src/autograd/backward.ts"],
     ["src/context.ts", "src/attention/backend.ts"],
+    ["src/tensor.ts", "src/placement/placement.ts", "src/mesh.ts", "src/collectives/process-group.ts"],
   ],
 };
 

@@ -143,6 +143,14 @@ export {
 export { layoutOf, type LayoutOptions } from "./placement/layout.ts";
 export * from "./placement/placement.ts";
 export { shard, type ShardOptions, sequenceAxes, unshard } from "./placement/shard.ts";
+export {
+  checkSameSharding,
+  checkSharding,
+  checkUnsharded,
+  elementwiseSharding,
+  rowSharding,
+  withAxisSharding,
+} from "./placement/sharding.ts";
 export { joinSpans, positions, type Span, spansLength } from "./placement/span.ts";
 export { resolveShards } from "./placement/verify.ts";
 export { offsetSeed, rand, randn, type RandnOptions, type RandOptions } from "./random.ts";

@@ -13,6 +13,7 @@ import {
   MosaicError,
   ShapeError,
 } from "./errors.ts";
+import type { Sharding } from "./placement/placement.ts";
 import { checkViewBounds, formatShape, isContiguous, type Shape, numel, sameShape } from "./shape.ts";
 import { releasedTensorOwner, type TensorTracker, trackTensor } from "./tracking.ts";
 
@@ -86,6 +87,12 @@ export class Tensor implements Disposable, TensorInit {
    * tensor.
    */
   replication: Replication | null = null;
+  /**
+   * How axes of the tensor are sharded over the ranks, as far as known; null if unknown. `shard` and `attention` set it,
+   * and operations that keep the rows of an axis pass it on. Calls with a placement throw if theirs differs. Set it to
+   * null to use the rows under another placement.
+   */
+  sharding: Sharding | null = null;
   #requiresGrad = false;
   #grad: Tensor | null = null;
   #node: GradNode | undefined;
@@ -279,7 +286,9 @@ export class Tensor implements Disposable, TensorInit {
 
   /** Returns a view of the same memory without gradient history. */
   detach(): Tensor {
-    return this.view({});
+    const out = this.view({});
+    out.sharding = this.sharding;
+    return out;
   }
 
   /** Resolves to the values, row-major, as float32. A program waits for the device only here and in `synchronize`. */

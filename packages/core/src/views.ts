@@ -2,6 +2,7 @@ import { checkDType } from "./arguments.ts";
 import { isRecorded } from "./autograd/node.ts";
 import type { DType } from "./storage.ts";
 import { formatValue, ShapeError } from "./errors.ts";
+import { moveSharding, reshapedAxis } from "./placement/sharding.ts";
 import {
   type Axes,
   checkNumberArray,
@@ -37,6 +38,7 @@ export function reshape(x: Tensor, targetShape: Shape): Tensor {
   const strides = viewStrides(x.shape, x.strides, shape);
   const out = strides ? x.view({ shape, strides }) : contiguousCopy(x, x.dtype, shape);
   const inputShape = x.shape;
+  if (x.sharding) out.sharding = moveSharding(x.sharding, (axis) => reshapedAxis(axis, inputShape, shape));
   return recordView(out, x, "reshape", (dOut) => reshape(dOut, inputShape));
 }
 
@@ -88,6 +90,7 @@ export function permute(x: Tensor, axes: readonly number[]): Tensor {
     });
   }
   const out = x.view({ shape, strides });
+  if (x.sharding) out.sharding = moveSharding(x.sharding, (axis) => order.indexOf(axis));
   if (!isRecorded(x)) return out;
   const inverse = order.map((_, axis) => order.indexOf(axis));
   return recordView(out, x, "permute", (dOut) => permute(dOut, inverse));
@@ -109,6 +112,8 @@ export function slice(x: Tensor, axis: number, range: SliceRange): Tensor {
     strides: x.strides.with(normalizedAxis, x.strides[normalizedAxis]! * step),
     offset: x.offset + (count > 0 ? start * x.strides[normalizedAxis]! : 0),
   });
+  // Which rows of a sharded axis are selected depends on the rank.
+  if (x.sharding) out.sharding = moveSharding(x.sharding, (each) => (each === normalizedAxis ? -1 : each));
   if (!isRecorded(x)) return out;
   const inputShape = x.shape;
   const isEmpty = out.size === 0;
@@ -163,6 +168,10 @@ export function squeeze(x: Tensor, axes?: Axes): Tensor {
   const isKept = (axis: number): boolean => x.shape[axis] !== 1 || !squeezedAxes.has(axis);
   const shape = x.shape.filter((_, axis) => isKept(axis));
   const out = x.view({ shape, strides: x.strides.filter((_, axis) => isKept(axis)) });
+  if (x.sharding) {
+    const keptAxes = x.shape.map((_, axis) => axis).filter((axis) => isKept(axis));
+    out.sharding = moveSharding(x.sharding, (axis) => keptAxes.indexOf(axis));
+  }
   const inputShape = x.shape;
   return recordView(out, x, "squeeze", (dOut) => reshape(dOut, inputShape));
 }
@@ -176,6 +185,7 @@ export function unsqueeze(x: Tensor, axis: number): Tensor {
     // As if the tensor were contiguous along the axis.
     strides: x.strides.toSpliced(normalizedAxis, 0, (x.shape[normalizedAxis] ?? 1) * (x.strides[normalizedAxis] ?? 1)),
   });
+  if (x.sharding) out.sharding = moveSharding(x.sharding, (each) => (each < normalizedAxis ? each : each + 1));
   const inputShape = x.shape;
   return recordView(out, x, "unsqueeze", (dOut) => reshape(dOut, inputShape));
 }
@@ -248,7 +258,13 @@ export function expand(x: Tensor, shape: Shape): Tensor {
     return inputAxis >= 0 && x.shape[inputAxis] === length ? x.strides[inputAxis]! : 0;
   });
   const inputShape = x.shape;
-  return recordView(x.view({ shape: [...shape], strides }), x, "expand", (dOut) => sumToSize(dOut, inputShape));
+  const out = x.view({ shape: [...shape], strides });
+  if (x.sharding) {
+    const toAxis = (axis: number): number =>
+      inputShape[axis] === shape[axis + numAddedAxes] ? axis + numAddedAxes : -1;
+    out.sharding = moveSharding(x.sharding, toAxis);
+  }
+  return recordView(out, x, "expand", (dOut) => sumToSize(dOut, inputShape));
 }
 
 /** Sums over broadcast axes, which yields the gradient of a broadcast operand. Always returns a new handle. */
@@ -267,6 +283,7 @@ export function sumToSize(x: Tensor, shape: Shape): Tensor {
 export function contiguous(x: Tensor): Tensor {
   x.assertNotDisposed("contiguous");
   const out = x.isContiguous ? x.view({ strides: contiguousStrides(x.shape) }) : contiguousCopy(x, x.dtype, x.shape);
+  out.sharding = x.sharding;
   return recordView(out, x, "contiguous", (dOut) => dOut.detach());
 }
 
@@ -279,13 +296,14 @@ export function hasContiguousRows(x: Tensor): boolean {
  * Returns a view of x if the elements of every row, along the last axis, are contiguous, otherwise a contiguous copy.
  */
 export function contiguousRows(x: Tensor): Tensor {
-  return hasContiguousRows(x) ? recordView(x.view({}), x, "contiguousRows", (dOut) => dOut.detach()) : contiguous(x);
+  return hasContiguousRows(x) ? recordView(x.detach(), x, "contiguousRows", (dOut) => dOut.detach()) : contiguous(x);
 }
 
 export function to(x: Tensor, dtype: DType): Tensor {
   x.assertNotDisposed("to");
   checkDType("to", dtype);
   const out = x.dtype === dtype ? x.view({}) : contiguousCopy(x, dtype, x.shape);
+  out.sharding = x.sharding;
   const inputDType = x.dtype;
   return recordView(out, x, "to", (dOut) => to(dOut, inputDType));
 }

@@ -7,6 +7,7 @@ import * as option from "../option.ts";
 import { checkArgument, defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "../placement/placement.ts";
 import { layoutOf } from "../placement/layout.ts";
+import { checkSharding, rowSharding, withAxisSharding } from "../placement/sharding.ts";
 import type { Tensor } from "../tensor.ts";
 import { transferToActiveTracker } from "../tracking.ts";
 import { contiguousRows } from "../views.ts";
@@ -94,6 +95,9 @@ function castTo(x: Tensor, dtype: Tensor["dtype"]): Tensor {
   x.dispose();
   return out;
 }
+
+/** The axis of the rows in q, k and v. */
+const SEQUENCE_AXIS = 2;
 
 interface AttentionContext {
   readonly ctx: Context;
@@ -199,7 +203,8 @@ function createGradientAccumulator(input: Tensor): Tensor {
  * Array.from(await padded.lse.read(), Number.isFinite); // => [false, false, true, true, true, true, true, true, true, true]
  * ```
  * @throws ShapeError, DTypeError or OptionError on this rank, before anything is sent. This includes a mask or a layout
- * that violates its contract (`Mask`, `Placement`), which is verified once for each pair of lengths.
+ * that violates its contract (`Mask`, `Placement`), which is verified once for each pair of lengths, and q, k or v that
+ * are known to be sharded differently (`Tensor.sharding`).
  */
 export function attention(
   ctx: Context,
@@ -233,6 +238,9 @@ export function attention(
   const where = `${backendLabel(backend)}, rank ${ctx.rank}`;
   checkAttention(where, { ctx, backend, queries, keys }, { q, k, v });
   backend.check?.(ctx, { queries, keys });
+  const mesh = ctx.mesh.shape;
+  checkSharding(`${where}: queries`, q, { axis: SEQUENCE_AXIS, layout: queries, mesh });
+  for (const x of [k, v]) checkSharding(`${where}: keys`, x, { axis: SEQUENCE_AXIS, layout: keys, mesh });
   const batchSizes = { batch: q.shape[0]!, queries: queries.length, keys: keys.length };
   if (sinks) checkSinks(where, sinks, q);
   if (parsedOptions.alibiSlopes)
@@ -248,6 +256,7 @@ export function attention(
   using contiguousK = contiguousRows(k);
   using contiguousV = contiguousRows(v);
   const out = attentionOp([contiguousQ, contiguousK, contiguousV, sinks], context);
+  out.sharding = withAxisSharding(rowSharding("attention", [q]), { axis: SEQUENCE_AXIS, layout: queries, mesh });
   if (!lseOutput.lse) return out;
   transferToActiveTracker(lseOutput.lse);
   return { out, lse: lseOutput.lse };

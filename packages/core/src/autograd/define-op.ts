@@ -2,6 +2,7 @@ import { checkFunction } from "../errors.ts";
 import { checkNullableTensor } from "../arguments.ts";
 import { Tensor } from "../tensor.ts";
 import { transferToActiveTracker, enterTracker, leaveTracker, releaseOnError, TensorTracker } from "../tracking.ts";
+import type { Sharding } from "../placement/placement.ts";
 import { isRecorded, setGradMode } from "./node.ts";
 import { checkVersions, type SavedValues, recordVersions } from "./saved-tensors.ts";
 
@@ -24,6 +25,11 @@ export interface OpDefinition<Inputs extends readonly (Tensor | null)[], Options
    * zero. The caller takes ownership of returned tensors; `dOutput` may be among them.
    */
   backward(saved: S, dOutput: Tensor, needsInputGrad: readonly boolean[]): readonly (Tensor | null)[];
+  /**
+   * Returns how the output is sharded over ranks. Called before the forward if the sharding of an input is known. Throws
+   * if the inputs are sharded incompatibly. Default: unknown.
+   */
+  sharding?(name: string, inputs: NoInfer<Inputs>, options: NoInfer<Options>): Sharding | null;
 }
 
 /**
@@ -67,11 +73,17 @@ export function defineOp<Inputs extends readonly (Tensor | null)[], Options, S e
   checkFunction("defineOp: forward", op?.forward);
   checkFunction("defineOp: backward", op.backward);
   return (inputs, options) => {
-    for (const input of inputs) checkNullableTensor(op.name, input);
+    let isSharded = false;
+    for (const input of inputs) {
+      checkNullableTensor(op.name, input);
+      if (input !== null && input.sharding !== null) isSharded = true;
+    }
     const isOpRecorded = inputs.some((input) => input !== null && isRecorded(input));
+    const sharding = isSharded && op.sharding ? op.sharding(op.name, inputs, options) : null;
     const { output, saved } = runForward(op, inputs, { options, isRecorded: isOpRecorded });
     if (isOpRecorded) recordOp(op, inputs, { output, saved });
     else disposeIntermediates(saved, inputs, output);
+    if (sharding !== null) output.sharding = sharding;
     return output;
   };
 }

@@ -3,6 +3,7 @@ import type { Context } from "../context.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import type { Layout } from "../placement/placement.ts";
+import { withAxisSharding } from "../placement/sharding.ts";
 import type { Span } from "../placement/span.ts";
 import { MAX_CACHED_SHARDINGS, markVerified } from "../placement/verify.ts";
 import type { Tensor } from "../tensor.ts";
@@ -71,8 +72,11 @@ export class MultiAxisAttention2D extends SelfAttention {
     const sequence = toSequence(settings.name, x, this.#axes);
     const [outerLength, innerLength] = sequence.lengths as [number, number];
     const axisLayout = this.layout(outerLength, { ...call, axisName: "axis1" });
+    const axisSharding = this.checkInputSharding(x, this.#axes[0], axisLayout);
     const layout = repeatRows(ctx, axisLayout, innerLength);
-    return sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
+    const out = sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
+    out.sharding = withAxisSharding(x.sharding, axisSharding);
+    return out;
   }
 }
 

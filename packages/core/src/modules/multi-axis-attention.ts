@@ -3,7 +3,14 @@ import { attention } from "../attention/attention.ts";
 import type { Context } from "../context.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import { type Layout, type Placement, type PlacementName, resolvePlacement } from "../placement/placement.ts";
+import {
+  type AxisSharding,
+  type Layout,
+  type Placement,
+  type PlacementName,
+  resolvePlacement,
+} from "../placement/placement.ts";
+import { checkSharding, withAxisSharding } from "../placement/sharding.ts";
 import type { Span } from "../placement/span.ts";
 import { scope } from "../scope.ts";
 import type { Tensor } from "../tensor.ts";
@@ -52,6 +59,14 @@ export abstract class SelfAttention extends AttentionModule {
     return sequenceLayout(this.ctx, { name, backend, placement: resolvedPlacement }, { rows, length, axisName });
   }
 
+  /** Throws if x is known to be sharded differently along `axis`, before anything is computed. Returns its sharding. */
+  protected checkInputSharding(x: Tensor, axis: number, layout: Layout): AxisSharding {
+    const { ctx, settings } = this;
+    const axisSharding = { axis: axis < 0 ? axis + x.rank : axis, layout, mesh: ctx.mesh.shape };
+    checkSharding(`${settings.name}, rank ${ctx.rank}`, x, axisSharding);
+    return axisSharding;
+  }
+
   /** Computes attention of rows [B,S,E] → [B,S,E]. */
   protected attend(rows: Tensor, mask: BatchMask, layout: Layout): Tensor {
     return attendInScope(this.settings, (x: Tensor) => this.#attend(x, mask, layout), rows);
@@ -79,6 +94,7 @@ export abstract class SelfAttention extends AttentionModule {
     if (this.training) rejectDropout(this.settings);
     const mask = resolveCachedMask(this.settings, call, rows.shape[0]!);
     const layout = this.#cachedLayout(rows.shape[1]!, cache, call);
+    this.checkInputSharding(rows, 1, layout);
     return scope(() => {
       const [batch, length] = rows.shape as [number, number, number];
       const spans = layout.spans(this.ctx.mesh.coordinate);
@@ -174,7 +190,8 @@ export class MultiAxisAttention extends SelfAttention {
    * `lengths` are passed per sample, samples are indexed row-major over all axes except the attention axis and the
    * embedding.
    *
-   * @throws ShapeError for an embedding, axis or number of rows that does not match; DTypeError; ClosedError.
+   * @throws ShapeError for an embedding, axis or number of rows that does not match, and for x that is known to be sharded
+   * differently (`Tensor.sharding`); DTypeError; ClosedError.
    */
   forward(x: Tensor, options?: AttentionForwardOptions): Tensor {
     const { ctx, settings } = this;
@@ -184,6 +201,9 @@ export class MultiAxisAttention extends SelfAttention {
     const sequence = toSequence(settings.name, x, [this.#axis]);
     if (call.cache) return sequence.restore(this.attendCached(sequence.rows, call.cache, call));
     const layout = this.layout(sequence.lengths[0]!, call);
-    return sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
+    const axisSharding = this.checkInputSharding(x, this.#axis, layout);
+    const out = sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
+    out.sharding = withAxisSharding(x.sharding, axisSharding);
+    return out;
   }
 }

@@ -1,11 +1,13 @@
 import { defineOp } from "../autograd/define-op.ts";
 import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts";
+import { checkUnsharded, concatenatedSharding } from "../placement/sharding.ts";
 import { formatShape, normalizeAxis, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { checkOperands, checkTensor } from "../arguments.ts";
 
 const concatenateOp = defineOp({
   name: "concatenate",
+  sharding: concatenatedSharding,
   forward(inputs: readonly Tensor[], axis: number) {
     const lengths = inputs.map((x) => x.shape[axis]!);
     const total = lengths.reduce((sum, length) => sum + length, 0);
@@ -118,12 +120,14 @@ export function stack(inputs: readonly Tensor[], axis: number): Tensor {
  * using labels = roll(tokens, -1, 1);
  * Array.from(await labels.read()); // => [2, 3, 4, 1]
  * ```
- * @throws ShapeError for an axis out of range; OptionError for a shift that is not an integer.
+ * @throws ShapeError for an axis out of range, and for an axis that is known to be sharded; OptionError for a shift that
+ * is not an integer.
  */
 export function roll(x: Tensor, shift: number, axis: number): Tensor {
   checkTensor("roll", x);
   const normalizedAxis = normalizeAxis(axis, x.rank, "roll");
   expectValue("roll: shift", Number.isSafeInteger(shift), "an integer", shift);
+  checkUnsharded("roll", x, { axis: normalizedAxis, remedy: "roll the whole tensor before shard()" });
   const length = x.shape[normalizedAxis]!;
   const start = length === 0 ? 0 : ((-shift % length) + length) % length;
   using tailView = x.slice(normalizedAxis, start, length);

@@ -3,6 +3,7 @@ import { defineOp } from "../autograd/define-op.ts";
 import { expectValue, ShapeError } from "../errors.ts";
 import type { UnaryOp } from "../kernels/kernels.ts";
 import { kernelEnumerations } from "../kernels/schema.ts";
+import { elementwiseSharding } from "../placement/sharding.ts";
 import { formatShape, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 
@@ -44,6 +45,7 @@ export function checkActivation(where: string, activation: UnaryOp | null): void
 /** Saves only the two inputs. The backward recomputes the activation, which is cheaper than the memory to save it. */
 const gatedOp = defineOp({
   name: "gated",
+  sharding: elementwiseSharding,
   forward([x, gate]: [Tensor, Tensor], activation: UnaryOp | null) {
     return { output: applyGate({ gate, activation }, x), saved: { x, gate, activation } };
   },

@@ -2,6 +2,7 @@ import { checkOperands } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import { ShapeError } from "../errors.ts";
 import type { UnaryOp } from "../kernels/kernels.ts";
+import { rowSharding } from "../placement/sharding.ts";
 import { formatShape, numel, sameShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { applyGate, checkActivation, computeGateGradient } from "./gated.ts";
@@ -13,6 +14,7 @@ type LinearInputs = [x: Tensor, weight: Tensor, bias: Tensor | null, gate: Tenso
 
 const linearOp = defineOp({
   name: "linear",
+  sharding: rowSharding,
   forward([x, weight, bias, gate]: LinearInputs, activation: UnaryOp | null, isRecorded) {
     const { device } = x;
     using transposedWeight = weight.transpose(0, 1);

@@ -1,6 +1,7 @@
 import { checkOperands } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
 import { ShapeError } from "../errors.ts";
+import { matmulSharding, rowSharding } from "../placement/sharding.ts";
 import { broadcastShapes, formatShape, numel } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { sumToSize } from "../views.ts";
@@ -15,6 +16,7 @@ function batchedMatmul(a: Tensor, b: Tensor): Tensor {
 
 const matmulOp = defineOp({
   name: "matmul",
+  sharding: matmulSharding,
   forward([a, b]: [Tensor, Tensor]) {
     return { output: batchedMatmul(a, b), saved: { a, b } };
   },
@@ -65,6 +67,8 @@ export function matmul(a: Tensor, b: Tensor): Tensor {
   // One matrix for the whole batch. Rows are flattened so that its gradient is a single product instead of a sum of
   // many.
   using rows = a.reshape([numel(a.shape.slice(0, -1)), a.shape.at(-1)!]);
-  using out = matmulOp([rows, b], undefined);
-  return out.reshape([...a.shape.slice(0, -1), b.shape[1]!]);
+  using product = matmulOp([rows, b], undefined);
+  const out = product.reshape([...a.shape.slice(0, -1), b.shape[1]!]);
+  out.sharding = rowSharding("matmul", [a]);
+  return out;
 }

@@ -3,6 +3,7 @@ import { defineOp } from "../autograd/define-op.ts";
 import { ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
+import { rowSharding } from "../placement/sharding.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { contiguousRows, hasContiguousRows } from "../views.ts";
@@ -32,6 +33,7 @@ function castGradient(gradient: Tensor | null, parameter: Tensor | null): Tensor
 
 const layerNormOp = defineOp({
   name: "layerNorm",
+  sharding: rowSharding,
   forward([x, weight, bias]: NormInputs, epsilon: number) {
     const output = x.device.empty(x.shape, x.dtype);
     const stats = { mean: allocateStatistic(x), rstd: allocateStatistic(x) };
@@ -50,6 +52,7 @@ const layerNormOp = defineOp({
 
 const rmsNormOp = defineOp({
   name: "rmsNorm",
+  sharding: rowSharding,
   forward([x, weight]: [Tensor, Tensor | null], { epsilon, weightOffset }: RmsNormSettings) {
     const output = x.device.empty(x.shape, x.dtype);
     const rstd = allocateStatistic(x);

@@ -3,6 +3,7 @@ import { defineOp } from "../autograd/define-op.ts";
 import type { BinaryOp, UnaryOp } from "../kernels/kernels.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
+import { elementwiseSharding } from "../placement/sharding.ts";
 import { broadcastShapes, type Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { sumToSize } from "../views.ts";
@@ -18,6 +19,7 @@ function applyBinary(op: BinaryOp, a: Tensor, b: Tensor, shape: Shape = broadcas
 /** x + value, whose derivative is 1. */
 const addScalarOp = defineOp({
   name: "add",
+  sharding: elementwiseSharding,
   forward([x]: [Tensor], value: number) {
     const output = x.device.empty(x.shape, x.dtype);
     x.device.kernels.scalar("add", output, x, value);
@@ -45,6 +47,7 @@ function reduceGradient(gradient: Tensor, shape: Shape): Tensor {
 
 const addOp = defineOp({
   name: "add",
+  sharding: elementwiseSharding,
   forward([a, b]: [Tensor, Tensor]) {
     return { output: applyBinary("add", a, b), saved: { a: a.shape, b: b.shape } };
   },
@@ -56,6 +59,7 @@ const addOp = defineOp({
 
 const subOp = defineOp({
   name: "sub",
+  sharding: elementwiseSharding,
   forward([a, b]: [Tensor, Tensor]) {
     return { output: applyBinary("sub", a, b), saved: { a: a.shape, b: b.shape } };
   },
@@ -74,6 +78,7 @@ function negateAndReduce(dOut: Tensor, shape: Shape): Tensor {
 
 const mulOp = defineOp({
   name: "mul",
+  sharding: elementwiseSharding,
   forward([a, b]: [Tensor, Tensor]) {
     return { output: applyBinary("mul", a, b), saved: { a, b } };
   },
@@ -85,6 +90,7 @@ const mulOp = defineOp({
 
 const divOp = defineOp({
   name: "div",
+  sharding: elementwiseSharding,
   forward([a, b]: [Tensor, Tensor]) {
     const output = applyBinary("div", a, b);
     return { output, saved: { a: a.shape, b, output } };
@@ -100,6 +106,7 @@ const divOp = defineOp({
 
 const scaleOp = defineOp({
   name: "scale",
+  sharding: elementwiseSharding,
   forward([x]: [Tensor], { op, factor }: { op: "mul" | "div"; factor: number }) {
     const output = x.device.empty(x.shape, x.dtype);
     x.device.kernels.scalar(op, output, x, factor);
@@ -172,6 +179,7 @@ function applyScalarFactor(x: Tensor, { op, factor }: { op: "mul" | "div"; facto
 function defineUnary(op: UnaryOp): (x: Tensor) => Tensor {
   const unaryOp = defineOp({
     name: op,
+    sharding: elementwiseSharding,
     forward([x]: [Tensor]) {
       const output = x.device.empty(x.shape, x.dtype);
       x.device.kernels.unary(op, output, x);

@@ -1,11 +1,13 @@
 import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
+import { elementwiseSharding } from "../placement/sharding.ts";
 import { normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { contiguousRows } from "../views.ts";
 
 const softmaxOp = defineOp({
   name: "softmax",
+  sharding: elementwiseSharding,
   forward([x]: [Tensor]) {
     const output = x.device.empty(x.shape, x.dtype);
     x.device.kernels.softmax(output, x);

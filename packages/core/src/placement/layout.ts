@@ -87,7 +87,7 @@ function createLayout(
       return spans;
     },
   });
-  return markVerified(layout, mesh);
+  return markVerified(layout, mesh, placement.name);
 }
 
 /** Throws an OptionError unless each axis is one of the mesh and is listed once. */

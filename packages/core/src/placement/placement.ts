@@ -30,6 +30,18 @@ export interface Layout {
   spans(at: Coordinate): readonly Span[];
 }
 
+/** How one axis of a tensor is sharded: a rank's tensor has the rows of its shard along this axis. */
+export interface AxisSharding {
+  /** The tensor axis, counted from 0. */
+  readonly axis: number;
+  readonly layout: Layout;
+  /** Lengths of the mesh axes to which the layout applies. */
+  readonly mesh: Coordinate;
+}
+
+/** How the axes of a tensor are sharded. An axis that is not listed is not known to be sharded. */
+export type Sharding = readonly AxisSharding[];
+
 /** Throws an OptionError unless `index`, `count` and `length` are valid. */
 // oxlint-disable-next-line max-params -- the arguments that it checks
 function checkShard(where: string, index: number, count: number, length: number): void {

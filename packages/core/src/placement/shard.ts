@@ -11,6 +11,7 @@ import { formatShape, normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { Layout } from "./placement.ts";
 import { checkMeshAxes, layoutOf } from "./layout.ts";
+import { checkSharding, checkUnsharded, moveSharding, withAxisSharding } from "./sharding.ts";
 import { type Span, spansLength } from "./span.ts";
 
 export const shardOptions = defineOptions("shard", {
@@ -49,7 +50,10 @@ export function sequenceAxes(mesh: Coordinate): string[] {
  * using whole = unshard(ctx, mine, 0, { placement: "zigzag" });
  * Array.from(await whole.read()); // => [1, 2, 3, 4]
  * ```
- * @throws ShapeError for an axis out of range; OptionError for an unknown mesh axis or placement.
+ * The result records its layout (`Tensor.sharding`), to which attention, `unshard` and other calls compare theirs.
+ *
+ * @throws ShapeError for an axis out of range, and for an axis that is sharded already; OptionError for an unknown mesh
+ * axis or placement.
  */
 export function shard(ctx: Context, full: Tensor, axis: number, options?: ShardOptions): Tensor {
   checkContext("shard", ctx);
@@ -66,12 +70,21 @@ export function shard(ctx: Context, full: Tensor, axis: number, options?: ShardO
       received: formatShape(full.shape),
     });
   }
-  const spans = layout.spans(ctx.mesh.coordinate);
-  if (coversSequence(spans, layout.length)) return full.contiguous();
+  const remedy = "pass the whole tensor, from unshard(); set x.sharding = null to shard a shard once more";
+  checkUnsharded(`shard, rank ${ctx.rank}`, full, { axis: normalizedAxis, remedy });
+  const out = takeShard(full, normalizedAxis, layout.spans(ctx.mesh.coordinate), length);
+  out.sharding = withAxisSharding(full.sharding, { axis: normalizedAxis, layout, mesh: ctx.mesh.shape });
+  return out;
+}
+
+/** Returns the rows of some spans along an axis, in new memory unless they are all rows. */
+// oxlint-disable-next-line max-params -- a tensor, the axis and its rows
+function takeShard(full: Tensor, axis: number, spans: readonly Span[], length: number): Tensor {
+  if (coversSequence(spans, length)) return full.contiguous();
   // Copies even a single slice, so that a shard does not keep the memory of the whole tensor alive.
-  const spanSlices = (spans.length > 0 ? spans : [emptySpan]).map((span) => sliceSpan(full, normalizedAxis, span));
+  const spanSlices = (spans.length > 0 ? spans : [emptySpan]).map((span) => sliceSpan(full, axis, span));
   try {
-    return concatenate(spanSlices, normalizedAxis);
+    return concatenate(spanSlices, axis);
   } finally {
     for (const spanSlice of spanSlices) spanSlice.dispose();
   }
@@ -83,7 +96,8 @@ const emptySpan: Span = { start: 0, length: 0, step: 1 };
  * Gathers the whole tensor on every rank from the shards: the inverse of `shard`. Collective along the sharded mesh
  * axes. Not differentiable: the result has no gradient history.
  *
- * @throws ShapeError if the number of rows is not the length of this rank's shard.
+ * @throws ShapeError if the number of rows is not the length of this rank's shard, or if the tensor is known to be
+ * sharded differently.
  */
 export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOptions): Tensor {
   checkContext("unshard", ctx);
@@ -94,6 +108,7 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOp
   checkShardAxes("unshard", ctx, settings);
   const shards = resolveShardCount(ctx, settings);
   const layout = createShardLayout(ctx, { ...settings, length: settings.length ?? rows * shards });
+  checkSharding(`unshard, rank ${ctx.rank}`, x, { axis: normalizedAxis, layout, mesh: ctx.mesh.shape });
   const expected = spansLength(layout.spans(ctx.mesh.coordinate));
   if (rows !== expected) {
     throw new ShapeError({
@@ -107,7 +122,9 @@ export function unshard(ctx: Context, x: Tensor, axis: number, options?: ShardOp
     using detachedShard = x.detach();
     using rowsFirstView = detachedShard.transpose(0, normalizedAxis);
     using gatheredRows = gatherShards(ctx, rowsFirstView, layout);
-    return scatterRows(gatheredRows, layout, normalizedAxis);
+    const full = scatterRows(gatheredRows, layout, normalizedAxis);
+    full.sharding = x.sharding && moveSharding(x.sharding, (each) => (each === normalizedAxis ? -1 : each));
+    return full;
   });
 }
 

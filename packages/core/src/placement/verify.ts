@@ -101,9 +101,18 @@ export function coordinatesAlong(axes: readonly string[], mesh: Coordinate): Coo
 }
 
 /** Marks a layout as derived from verified placements, for this mesh only. */
-export function markVerified(layout: Layout, mesh: Coordinate): Layout {
+export function markVerified(layout: Layout, mesh: Coordinate, placementName?: string): Layout {
   layoutMeshes.set(layout, mesh);
+  if (placementName !== undefined) placementNames.set(layout, placementName);
   return layout;
+}
+
+/** Names of the placements of layouts, for error messages. */
+const placementNames = new WeakMap<Layout, string>();
+
+/** Returns the name of the placement that a layout applies; undefined for a layout that was not created from one. */
+export function findPlacementName(layout: Layout): string | undefined {
+  return placementNames.get(layout);
 }
 
 /** A span of one shard. */

@@ -1,0 +1,195 @@
+import { formatShards } from "../attention/format.ts";
+import { ShapeError } from "../errors.ts";
+import type { Shape } from "../shape.ts";
+import type { Tensor } from "../tensor.ts";
+import type { AxisSharding, Layout, Sharding } from "./placement.ts";
+import type { Span } from "./span.ts";
+import { coordinatesAlong, findPlacementName } from "./verify.ts";
+
+// What a tensor records about how it was sharded, as a DTensor has placements. `shard` and `attention` record it, and
+// operations that keep the rows of an axis pass it on. Calls that are given a layout compare it.
+
+type ShardedTensor = Pick<Tensor, "shape" | "rank" | "sharding">;
+
+/** Returns `sharding` with that of one axis replaced. An axis of which a rank holds all rows is not listed. */
+export function withAxisSharding(sharding: Sharding | null, axisSharding: AxisSharding): Sharding | null {
+  const otherAxes = sharding?.filter(({ axis }) => axis !== axisSharding.axis) ?? [];
+  return toSharding(shardedMeshAxes(axisSharding).length > 0 ? [...otherAxes, axisSharding] : otherAxes);
+}
+
+function toSharding(axes: readonly AxisSharding[]): Sharding | null {
+  return axes.length > 0 ? axes : null;
+}
+
+/** Returns the mesh axes of length > 1 over which an axis is sharded. */
+function shardedMeshAxes({ layout, mesh }: Pick<AxisSharding, "layout" | "mesh">): readonly string[] {
+  return layout.axes.filter((axis) => (mesh[axis] ?? 1) > 1);
+}
+
+/**
+ * Throws a ShapeError if a tensor is known to be sharded differently from what a call expects: its rows along the axis
+ * have another layout, or another axis is sharded over the same ranks. Layouts are compared on all ranks, so that the
+ * error is thrown on all of them. A tensor whose sharding is unknown passes.
+ */
+export function checkSharding(where: string, x: ShardedTensor, expected: AxisSharding): void {
+  if (x.sharding === null) return;
+  for (const actual of x.sharding) {
+    const isCompatible =
+      actual.axis === expected.axis ? haveSameLayout(actual, expected) : !shareMeshAxis(actual, expected);
+    if (isCompatible) continue;
+    throw new ShapeError({
+      where,
+      expected: formatAxisSharding(expected),
+      received: formatAxisSharding(actual),
+      remedy:
+        "pass the placement, axes and length that the tensor was sharded with; set x.sharding = null if the rows were rearranged",
+    });
+  }
+}
+
+/** Throws a ShapeError if an axis is known to be sharded, for an operation that moves rows along it. */
+export function checkUnsharded(
+  where: string,
+  x: ShardedTensor,
+  { axis, remedy }: { axis: number; remedy: string },
+): void {
+  const sharding = x.sharding?.find((each) => each.axis === axis);
+  if (!sharding) return;
+  const received = formatAxisSharding(sharding);
+  throw new ShapeError({ where, expected: `all rows along axis ${axis} on this rank`, received, remedy });
+}
+
+function shareMeshAxis(a: AxisSharding, b: AxisSharding): boolean {
+  const meshAxes = shardedMeshAxes(b);
+  return shardedMeshAxes(a).some((axis) => meshAxes.includes(axis));
+}
+
+/** Layouts that were found to hold the same positions. */
+const sameLayouts = new WeakMap<Layout, WeakSet<Layout>>();
+
+/** Returns whether two axes have the same positions on every rank. */
+function haveSameLayout({ layout: a, mesh }: AxisSharding, { layout: b }: AxisSharding): boolean {
+  if (a === b || sameLayouts.get(a)?.has(b)) return true;
+  if (a.length !== b.length) return false;
+  const coordinates = coordinatesAlong([...new Set([...a.axes, ...b.axes])], mesh);
+  const areSame = coordinates.every((coordinate) => haveSamePositions(a.spans(coordinate), b.spans(coordinate)));
+  if (areSame) {
+    const layouts = sameLayouts.get(a) ?? new WeakSet<Layout>();
+    sameLayouts.set(a, layouts.add(b));
+  }
+  return areSame;
+}
+
+/** Returns whether two lists of spans are the same positions in the same order. Spans of one position have any step. */
+function haveSamePositions(a: readonly Span[], b: readonly Span[]): boolean {
+  let [indexA, indexB, rowA, rowB] = [0, 0, 0, 0];
+  for (;;) {
+    while (indexA < a.length && rowA === a[indexA]!.length) [indexA, rowA] = [indexA + 1, 0];
+    while (indexB < b.length && rowB === b[indexB]!.length) [indexB, rowB] = [indexB + 1, 0];
+    const [spanA, spanB] = [a[indexA], b[indexB]];
+    if (!spanA || !spanB) return spanA === spanB;
+    if (spanA.start + rowA * spanA.step !== spanB.start + rowB * spanB.step) return false;
+    const rows = spanA.step === spanB.step ? Math.min(spanA.length - rowA, spanB.length - rowB) : 1;
+    [rowA, rowB] = [rowA + rows, rowB + rows];
+  }
+}
+
+function formatAxisSharding({ axis, layout, mesh }: AxisSharding): string {
+  const meshAxes = shardedMeshAxes({ layout, mesh });
+  if (meshAxes.length === 0) return `all ${layout.length} rows of axis ${axis} on every rank`;
+  const shards = coordinatesAlong(meshAxes, mesh).map((coordinate) => layout.spans(coordinate));
+  const placementName = findPlacementName(layout);
+  const description = `${layout.length} rows of axis ${axis} sharded over ${meshAxes.join(",")}`;
+  return `${description}${placementName === undefined ? "" : `, ${placementName}`}: ${formatShards(shards)}`;
+}
+
+/**
+ * Returns the sharding of an elementwise result, whose axes are aligned with the last axes of the inputs. For
+ * `OpDefinition.sharding`.
+ *
+ * @throws ShapeError if inputs are sharded differently, because their rows are those of different positions.
+ */
+export function elementwiseSharding(where: string, inputs: readonly (ShardedTensor | null)[]): Sharding | null {
+  if (inputs.length === 1) return inputs[0]!.sharding;
+  const operands = inputs.filter((x) => x !== null);
+  const rank = Math.max(...operands.map((x) => x.rank));
+  const merged: AxisSharding[] = [];
+  for (const x of operands) {
+    const aligned = {
+      rank,
+      shape: [],
+      sharding: (x.sharding ?? []).map((each) => ({ ...each, axis: each.axis + rank - x.rank })),
+    };
+    for (const axisSharding of merged) checkSharding(where, aligned, axisSharding);
+    for (const axisSharding of aligned.sharding) {
+      const fromEnd = rank - axisSharding.axis;
+      const isBroadcast = x.shape.at(-fromEnd) === 1 && operands.some((y) => (y.shape.at(-fromEnd) ?? 1) !== 1);
+      if (!isBroadcast && !merged.some(({ axis }) => axis === axisSharding.axis)) merged.push(axisSharding);
+    }
+  }
+  return toSharding(merged);
+}
+
+/**
+ * Returns the sharding of a result whose rows, along all axes but the last, are those of the first input. For
+ * `OpDefinition.sharding`.
+ */
+export function rowSharding(_where: string, [x]: readonly (ShardedTensor | null)[]): Sharding | null {
+  if (!x?.sharding) return null;
+  return toSharding(x.sharding.filter(({ axis }) => axis < x.rank - 1));
+}
+
+/**
+ * Throws a ShapeError if two tensors are known to be sharded differently along axes of the same number. Their other
+ * axes may differ, as those of logits [..,C] and targets [..].
+ */
+export function checkSameSharding(where: string, x: ShardedTensor, other: ShardedTensor): void {
+  if (x.sharding === null || other.sharding === null) return;
+  for (const axisSharding of x.sharding) checkSharding(where, other, axisSharding);
+}
+
+/** Returns the sharding of a view that has other axes: `toAxis` returns the new number of an axis, or -1. */
+export function moveSharding(sharding: Sharding, toAxis: (axis: number) => number): Sharding | null {
+  const movedAxes = sharding.map((each) => ({ ...each, axis: toAxis(each.axis) }));
+  return toSharding(movedAxes.filter(({ axis }) => axis >= 0));
+}
+
+/** Returns the axis of a reshaped tensor that has exactly the rows of `axis`; -1 if there is none. */
+export function reshapedAxis(axis: number, shape: Shape, reshaped: Shape): number {
+  const length = shape[axis]!;
+  let isPrefixEqual = axis < reshaped.length;
+  for (let i = 0; i <= axis && isPrefixEqual; i++) isPrefixEqual = shape[i] === reshaped[i];
+  if (isPrefixEqual) return axis;
+  // Axes of length 1, and those of an empty tensor, cannot be distinguished.
+  if (length <= 1 || shape.includes(0)) return -1;
+  const outerSize = shape.slice(0, axis).reduce((product, each) => product * each, 1);
+  let size = 1;
+  for (const [i, each] of reshaped.entries()) {
+    if (size === outerSize && each === length) return i;
+    size *= each;
+  }
+  return -1;
+}
+
+/** Returns the sharding of a concatenation along `axis`, where inputs may have any rows. For `OpDefinition.sharding`. */
+export function concatenatedSharding(where: string, inputs: readonly Tensor[], axis: number): Sharding | null {
+  const keepAxis = (each: number): number => (each === axis ? -1 : each);
+  return elementwiseSharding(
+    where,
+    inputs.map(({ shape, rank, sharding }) => ({
+      shape,
+      rank,
+      sharding: sharding && moveSharding(sharding, keepAxis),
+    })),
+  );
+}
+
+/** Returns the sharding of a matrix product [..,M,K] · [..,K,N]. For `OpDefinition.sharding`. */
+export function matmulSharding(where: string, [a, b]: readonly [Tensor, Tensor]): Sharding | null {
+  const withoutInnerAxis = ({ shape, rank, sharding }: Tensor, inner: number): ShardedTensor => ({
+    shape: shape.with(inner, 1),
+    rank,
+    sharding: sharding && moveSharding(sharding, (axis) => (axis === rank + inner ? -1 : axis)),
+  });
+  return elementwiseSharding(where, [withoutInnerAxis(a, -1), withoutInnerAxis(b, -2)]);
+}
