@@ -1,6 +1,7 @@
 import {
   checkArgument,
   checkContext,
+  checkSharding,
   checkTensor,
   type Context,
   contiguousStrides,
@@ -8,6 +9,7 @@ import {
   dataParallelSize,
   defineOp,
   defineOptions,
+  elementwiseSharding,
   layoutOf,
   Module,
   normalizeAxis,
@@ -64,7 +66,7 @@ interface GlobalRange {
 function globalRanges(ctx: Context, x: Tensor, sharding: ResolvedSharding): readonly GlobalRange[] {
   const { sequenceAxis = x.rank < 2 ? null : -2 } = sharding;
   const normalizedAxis = sequenceAxis === null ? undefined : normalizeAxis(sequenceAxis, x.rank, "sequenceAxis");
-  const sequence = normalizedAxis === undefined ? undefined : sequenceSpans(ctx, x.shape[normalizedAxis]!, sharding);
+  const sequence = normalizedAxis === undefined ? undefined : sequenceSpans(ctx, x, normalizedAxis, sharding);
   const shards = dataParallelSize(ctx.mesh);
   const isBatched = x.rank > 0 && normalizedAxis !== 0;
   const globalShape = x.shape.map((length, axis) => {
@@ -85,15 +87,19 @@ function globalRanges(ctx: Context, x: Tensor, sharding: ResolvedSharding): read
   });
 }
 
-/** Returns the global positions of this rank's rows. */
+/** Returns the global positions of this rank's rows along the sequence axis. */
+// oxlint-disable-next-line max-params -- a tensor, one of its axes, and how it is sharded
 function sequenceSpans(
   ctx: Context,
-  rows: number,
+  x: Tensor,
+  axis: number,
   { placement, axes = sequenceAxes(ctx.mesh.shape), sequenceLength }: ResolvedSharding,
 ): { readonly length: number; readonly spans: readonly Span[] } {
-  const shards = axes.reduce((product, axis) => product * (ctx.mesh.shape[axis] ?? 1), 1);
+  const rows = x.shape[axis]!;
+  const shards = axes.reduce((product, meshAxis) => product * (ctx.mesh.shape[meshAxis] ?? 1), 1);
   const length = sequenceLength ?? rows * shards;
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes, placement, length });
+  checkSharding(`Dropout, rank ${ctx.rank}`, x, { axis, layout, mesh: ctx.mesh.shape });
   const spans = layout.spans(ctx.mesh.coordinate);
   if (spansLength(spans) === rows) return { length, spans };
   throw new ShapeError({
@@ -127,6 +133,7 @@ function applyDropout(x: Tensor, { ranges, ...randomSpec }: DropoutSpec): Tensor
 
 const dropoutOp = defineOp({
   name: "dropout",
+  sharding: elementwiseSharding,
   forward([x]: [Tensor], dropout: DropoutSpec) {
     return { output: applyDropout(x, dropout), saved: { draw: dropout } };
   },

@@ -48,7 +48,9 @@ export function embedding(tokens: Tensor, table: Tensor): Tensor {
   if (table.rank !== 2) {
     throw new ShapeError({ where: "embedding", expected: "a table [V,E]", received: formatShape(table.shape) });
   }
-  return embeddingOp([table], tokens);
+  const out = embeddingOp([table], tokens);
+  out.sharding = tokens.sharding;
+  return out;
 }
 
 export const embeddingOptions = defineOptions("Embedding", {

@@ -5,6 +5,7 @@ import {
   keep,
   type PositionEncoding,
   positions,
+  rowSharding,
   ShapeError,
   type Span,
   spansLength,
@@ -51,6 +52,7 @@ interface RotationOptions extends RotaryTable {
 
 const rotaryOp = defineOp({
   name: "rotary",
+  sharding: rowSharding,
   forward([x]: [Tensor], { cos, sin, interleaved }: RotationOptions, isRecorded) {
     const output = rotate(x, { cos, sin, interleaved }, false);
     // Tables may be released before the backward.

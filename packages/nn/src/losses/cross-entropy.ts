@@ -8,6 +8,7 @@ import {
   ShapeError,
   type Tensor,
   checkContext,
+  checkSameSharding,
   checkTensor,
   defineOptions,
   option,
@@ -88,6 +89,7 @@ export function crossEntropyTerms(logits: Tensor, targets: Tensor, options?: Cro
       remedy: "put the classes on the last axis, and pass one class index per row",
     });
   }
+  checkSameSharding("crossEntropy: targets", logits, targets);
   return crossEntropyOp([logits], { targets, spec: { smoothing: labelSmoothing, ignored: ignoreIndex } });
 }
 
@@ -111,7 +113,8 @@ export function crossEntropyTerms(logits: Tensor, targets: Tensor, options?: Cro
  * (await loss.item()).toFixed(4); // => "0.5032"
  * Array.from(await logits.grad!.read()).slice(0, 4); // => [0.25, -0.25, 0, 0]
  * ```
- * @throws ShapeError or OptionError for invalid arguments.
+ * @throws ShapeError or OptionError for invalid arguments, and for logits and targets that are known to be sharded
+ * differently.
  */
 export function crossEntropy(ctx: Context, logits: Tensor, targets: Tensor, options?: CrossEntropyOptions): Tensor {
   checkContext("crossEntropy", ctx);

@@ -1,4 +1,5 @@
 import {
+  checkSameSharding,
   checkTensor,
   type Context,
   type CrossEntropySpec,
@@ -253,6 +254,7 @@ function checkInputs(x: Tensor, head: OutputProjection, targets: Tensor): Output
       remedy: "pass the input of the output projection, and one class index per row",
     });
   }
+  checkSameSharding(`${where}: targets`, x, targets);
   for (const operand of [weight, ...(bias ? [bias] : [])]) {
     if (operand.dtype === x.dtype) continue;
     const remedy = "convert one operand with to(dtype)";
