@@ -1,4 +1,14 @@
-import { type Context, Linear, Module, type Tensor, defineOptions, option, type OptionsOf } from "@mosaic/core";
+import {
+  checkSharding,
+  type Context,
+  defineOptions,
+  layoutOf,
+  Linear,
+  Module,
+  option,
+  type OptionsOf,
+  type Tensor,
+} from "@mosaic/core";
 import { checkRows, type Chunks, createChunks } from "./chunks.ts";
 import { checkSelectedChunks, checkInput, ForwardPass } from "./pass.ts";
 import { captureGradMode } from "./tensor-views.ts";
@@ -124,6 +134,10 @@ export class HierarchicalMetaAttention extends Module {
     checkInput(x, settings);
     const [batch, rows] = x.shape as [number, number];
     const chunks = this.#createChunks(rows, call.sequenceLength);
+    const { axis: meshAxis, placement } = settings;
+    const mesh = this.#ctx.mesh.shape;
+    const layout = layoutOf({ mesh, axes: [meshAxis], placement, length: chunks.length });
+    checkSharding(`${name}, rank ${this.#ctx.rank}`, x, { axis: 1, layout, mesh });
     const { visibility } = chunks;
     if (call.chosen || call.dryRun) checkSelectedChunks(name, call.chosen, { batch, visibility });
     const step = call.step ?? (this.training ? this.#numTrainingCalls++ : 0);

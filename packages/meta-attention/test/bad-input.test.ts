@@ -8,6 +8,7 @@ import {
   masks,
   OptionError,
   randn,
+  shard,
   ShapeError,
 } from "@mosaic/core";
 import { expect, test } from "vitest";
@@ -96,6 +97,13 @@ test("forward rejects invalid input shapes, options and lists of chosen chunks",
   expect(String(await forward([1, 2, 4, 8]))).toMatch(/MultiAxisHierarchicalAttention/);
   expect(String(await forward([1, 4, 8], { sequenceLength: 20 }))).toMatch(/shard of 20.*received 4/);
   expect(String(await forward([1, 0, 8]))).toMatch(/at least one token/);
+  const shardError = await captureError(async (ctx) => {
+    using attention = new HierarchicalMetaAttention(ctx, sizes);
+    using full = randn(ctx, [1, 8, 8]);
+    using x = shard(ctx, full, 1, { placement: "zigzag" });
+    using _ = await attention.forward(x);
+  });
+  expect(String(shardError)).toMatch(/rank 0: expected .* contiguous: 0:4 \| 4:8, received .* zigzag: /);
   expect(await forward([1, 4, 8], { steps: 3 })).toBeInstanceOf(OptionError);
   expect(await forward([1, 4, 8], { step: -1 })).toBeInstanceOf(OptionError);
   for (const chosen of [[], [[[1]]], [[[0], []]], [[[1, 1], []]], [[[2], []]]]) {
