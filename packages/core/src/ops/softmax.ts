@@ -1,6 +1,6 @@
 import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
-import { elementwiseSharding } from "../placement/sharding.ts";
+import { checkUnsharded, elementwiseSharding } from "../placement/sharding.ts";
 import { normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { contiguousRows } from "../views.ts";
@@ -33,10 +33,14 @@ const softmaxOp = defineOp({
  * using y = softmax(x);
  * Array.from(await y.read()); // => [0.5, 0.5, 0]
  * ```
+ * @throws ShapeError for an axis out of range, and for an axis that is known to be sharded: each rank would normalize its
+ * own rows only.
  */
 export function softmax(x: Tensor, axis = -1): Tensor {
   checkTensor("softmax", x);
   const normalizedAxis = normalizeAxis(axis, x.rank, "softmax");
+  const remedy = "use attention with a backend over the mesh axis, or unshard() first";
+  checkUnsharded("softmax", x, { axis: normalizedAxis, remedy });
   using transposedX = x.transpose(normalizedAxis, -1);
   using contiguousX = contiguousRows(transposedX);
   using out = softmaxOp([contiguousX], undefined);

@@ -207,12 +207,13 @@ describe("a call with another layout throws on every rank before it communicates
     expectMismatch(contexts, (ctx) => concatenate(pair(ctx), -1), message("concatenate"));
   });
 
-  test("roll and shard, of a tensor that is sharded already", async () => {
+  test("roll, shard and softmax along an axis that is sharded", async () => {
     const contexts = await referenceWorld(2);
     const message = (name: string) =>
       new RegExp(`^${name}.*: expected all rows along axis 1 on this rank, received 12`);
     expectMismatch(contexts, (ctx) => roll(shardInput(ctx), -1, 1), message("roll"));
     expectMismatch(contexts, (ctx) => shard(ctx, shardInput(ctx), 1), message("shard"));
+    expectMismatch(contexts, (ctx) => shardInput(ctx).softmax(-2), message("softmax"));
     for (const ctx of contexts) expect(roll(shardInput(ctx), -1, 2).sharding).not.toBeNull();
   });
 });
