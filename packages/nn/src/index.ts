@@ -53,7 +53,7 @@ export {
 } from "./losses/linear-cross-entropy.ts";
 export { lossTerms, meanOverMesh } from "./losses/mean-over-mesh.ts";
 export { mseLoss, mseLossTerms } from "./losses/mse-loss.ts";
-export { clipGradNorm, NonFiniteError } from "./optimizers/gradients.ts";
+export { clipGradNorm, type ClipGradNormOptions, NonFiniteError } from "./optimizers/gradients.ts";
 export { AdamW, type AdamWOptions, ScheduleFreeAdamW, type ScheduleFreeOptions } from "./optimizers/adamw.ts";
 export {
   Optimizer,

@@ -1,6 +1,6 @@
 import { Linear, type Module, ones, OptionError, reduceGradients, scope } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { AdamW, fullyShard, type OptimizerOptions, ScheduleFreeAdamW } from "../src/index.ts";
+import { AdamW, clipGradNorm, fullyShard, type OptimizerOptions, ScheduleFreeAdamW } from "../src/index.ts";
 import { getShard } from "../src/sharding/flat-parameters.ts";
 import { onMesh } from "./reference/world.ts";
 
@@ -122,4 +122,20 @@ test("one rank steps without reduceGradients", () =>
     runBackward(model);
     optimizer.step();
     expect(await model.weight.read()).not.toEqual(weightBefore);
+  }));
+
+test("clipGradNorm rejects unreduced gradients on every rank, unless they are allowed", () =>
+  onMesh({ sp: 2 }, async (ctx) => {
+    using model = new Linear(ctx, 2, 2);
+    runBackward(model, ctx.rank + 1);
+    expect(() => clipGradNorm(model, 1)).toThrow(OptionError);
+    expect(() => clipGradNorm(model, 1)).toThrow(
+      'clipGradNorm: expected gradients reduced over the 2 ranks, received a gradient of "weight" from this rank only; ' +
+        "call reduceGradients(ctx, model) between backward() and clipGradNorm(), or pass allowLocalGradients: true",
+    );
+    using localNorm = clipGradNorm(model, Infinity, { allowLocalGradients: true });
+    expect(await localNorm.item()).toBeCloseTo((ctx.rank + 1) * Math.sqrt(6), 5);
+    reduceGradients(ctx, model);
+    using norm = clipGradNorm(model, Infinity);
+    expect(await norm.item()).toBeCloseTo(3 * Math.sqrt(6), 5);
   }));

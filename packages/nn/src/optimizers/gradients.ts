@@ -1,15 +1,29 @@
 import {
   checkModule,
+  defineOptions,
   formatShape,
   formatValue,
   type Module,
   MosaicError,
+  option,
   OptionError,
+  type OptionsOf,
   type ProcessGroup,
   ShapeError,
   type Tensor,
 } from "@mosaic/core";
+import { checkGradientsReduced } from "./optimizer-slot.ts";
 import { getShard, listUnits } from "../sharding/flat-parameters.ts";
+
+export const clipGradNormOptions = defineOptions("clipGradNorm", {
+  /**
+   * Whether to accept gradients that `reduceGradients` has not reduced over the ranks, whose norm differs by rank, for
+   * ranks that train separate models. Otherwise such gradients are an OptionError on more than one rank. Default false.
+   */
+  allowLocalGradients: option.boolean({ default: false }),
+});
+/** Options of `clipGradNorm`. */
+export type ClipGradNormOptions = OptionsOf<typeof clipGradNormOptions>;
 
 /**
  * Scales all gradients by one factor so that their total norm is at most `maxNorm` (Pascanu et al. 2013). Returns the
@@ -29,13 +43,17 @@ import { getShard, listUnits } from "../sharding/flat-parameters.ts";
  * await norm.item(); // => 5
  * Array.from(await layer.weight.grad.read(), (x) => x.toFixed(4)); // => ["0.6000", "0.8000"]
  * ```
- * @throws OptionError if `maxNorm` is not greater than 0, or for a model without gradients.
+ * @throws OptionError if `maxNorm` is not greater than 0, for a model without gradients, and for gradients that were not
+ * reduced, which each rank would scale by another factor.
  */
-export function clipGradNorm(model: Module, maxNorm: number): Tensor {
+export function clipGradNorm(model: Module, maxNorm: number, options?: ClipGradNormOptions): Tensor {
   checkModule("clipGradNorm", model);
+  const { allowLocalGradients } = clipGradNormOptions.parse(options);
   if (!(typeof maxNorm === "number" && maxNorm > 0)) {
     throw new OptionError({ where: "clipGradNorm", expected: "maxNorm > 0", received: formatValue(maxNorm) });
   }
+  const namedParameters = [...model.namedParameters()].map(([name, source]) => ({ name, source }));
+  checkGradientsReduced("clipGradNorm", namedParameters, { allowLocalGradients, callName: "clipGradNorm" });
   const parameters = [...new Set(model.parameters())];
   const unshardedGradients = parameters.flatMap((parameter) =>
     parameter.grad && !getShard(parameter) ? [parameter.grad] : [],

@@ -64,8 +64,8 @@ export function checkSharding(where: string, { parameter, source }: Pick<Optimiz
  */
 export function checkGradientsReduced(
   where: string,
-  slots: readonly OptimizerSlot[],
-  allowLocalGradients: boolean,
+  slots: readonly Pick<OptimizerSlot, "name" | "source">[],
+  { allowLocalGradients, callName }: { readonly allowLocalGradients: boolean; readonly callName: string },
 ): void {
   for (const { name, source } of slots) {
     const { requiresGrad, grad, replication } = source;
@@ -78,7 +78,7 @@ export function checkGradientsReduced(
       where,
       expected: `gradients reduced over the ${replication!.ranks} ranks`,
       received: `a gradient of "${name}" from this rank only`,
-      remedy: `call reduceGradients(ctx, model) between backward() and step()${isSharded ? "" : ", or pass allowLocalGradients: true"}`,
+      remedy: `call reduceGradients(ctx, model) between backward() and ${callName}()${isSharded ? "" : ", or pass allowLocalGradients: true"}`,
     });
   }
 }

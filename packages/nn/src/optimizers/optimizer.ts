@@ -225,7 +225,7 @@ export abstract class Optimizer implements Disposable {
       source.assertNotDisposed(where);
       checkSharding(where, { parameter, source });
     }
-    checkGradientsReduced(where, this.slots, this.#allowLocalGradients);
+    checkGradientsReduced(where, this.slots, { allowLocalGradients: this.#allowLocalGradients, callName: "step" });
     checkFrozenParameters(where, this.#frozenParameters);
     const rate: unknown = this.learningRate;
     if (!(Number.isFinite(rate) && (rate as number) >= 0)) {
