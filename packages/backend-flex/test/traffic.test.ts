@@ -22,6 +22,7 @@ import {
   randn,
   spansLength,
   striped,
+  type Tensor,
   type Traffic,
 } from "@mosaic/core";
 import { expect, test } from "vitest";
@@ -119,7 +120,7 @@ test("ranks on several hosts send queries to a host once", async () => {
       { placement: placements()[0]!, dtype: "bfloat16", seed: 1 },
     );
     const exchangeOptions = { queriesTravel: true, hierarchical: true };
-    const measuredTraffic = await measureTraffic(size, trials, exchangeOptions);
+    const measuredTraffic = await measureTrials(size, trials, exchangeOptions);
     const directTraffic = trials.map((trial, i) => predictTraffic(trial, i, { queriesTravel: true }));
     for (const [i, trial] of trials.entries())
       expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial, i, exchangeOptions));
@@ -236,17 +237,17 @@ test.each([
       using v = randn(ctx, [batch, numKvHeads, numKeys!, valueHeadDim]);
       for (const x of [q, k, v]) x.requiresGrad = true;
       const options = { ...exchangeOptions, ...stageOptions };
-      const trafficSince = (before: Traffic) =>
-        combine(ctx.world.traffic(), before, (after, earlier) => after - earlier);
-      const initialTraffic = ctx.world.traffic();
-      using out = attention(ctx, q, k, v, { backend: flex(options), queries, keys });
-      await ctx.device.stream.synchronize();
-      const forward = trafficSince(initialTraffic);
-      const forwardTraffic = ctx.world.traffic();
-      using dOut = ones(ctx, out.shape);
-      out.backward(dOut);
-      await ctx.device.stream.synchronize();
-      const backward = trafficSince(forwardTraffic);
+      let out: Tensor | undefined;
+      const [forward] = await measureTraffic([ctx.world], () => {
+        out = attention(ctx, q, k, v, { backend: flex(options), queries, keys });
+        return ctx.device.stream.synchronize();
+      });
+      using dOut = ones(ctx, out!.shape);
+      const [backward] = await measureTraffic([ctx.world], () => {
+        out!.backward(dOut);
+        return ctx.device.stream.synchronize();
+      });
+      out!.dispose();
       const call = { at, mask: masks.full().slices(8, 60), queries, keys };
       expect({ forward, backward }).toEqual(flexTraffic({ ...sizes, mesh, call, ...options }));
     });
