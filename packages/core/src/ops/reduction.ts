@@ -5,6 +5,7 @@ import { ShapeError } from "../errors.ts";
 import type { ReduceKind } from "../kernels/kernels.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
+import { checkSequenceUnsharded } from "../placement/sharding.ts";
 import { type Axes, formatShape, normalizeAxis, type Shape, numel } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { neg } from "./pointwise.ts";
@@ -35,6 +36,10 @@ function reductionShapes(
   const reducedAxes = new Set(axisList.map((axis) => normalizeAxis(axis, x.rank, where)));
   if (reducedAxes.size < axisList.length) {
     throw new ShapeError({ where, expected: "distinct axes", received: `${formatShape(axisList)} of ${x.rank} axes` });
+  }
+  // A sum of a rank's rows is its part of the sum of all rows.
+  if (where !== "sum") {
+    for (const axis of reducedAxes) checkSequenceUnsharded(where, x, axis);
   }
   const keepdimShape = x.shape.map((length, axis) => (reducedAxes.has(axis) ? 1 : length));
   return { keepdimShape, shape: keepDims ? keepdimShape : x.shape.filter((_, axis) => !reducedAxes.has(axis)) };
@@ -103,7 +108,9 @@ const meanOp = defineOp({
  * Returns the mean over some axes, or all. Accumulates in float32 and rounds once to x's dtype. NaN if there are no
  * elements.
  *
- * @throws ShapeError for an axis out of range, and for an axis that occurs twice.
+ * @throws ShapeError for an axis out of range, for an axis that occurs twice, and for an axis whose rows are known to be
+ * sharded, unless along "dp": as a loss, the mean of a rank's rows would have gradients that are too large by the number
+ * of ranks.
  */
 export function mean(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   return meanOp([x], reductionShapes("mean", x, axes, options));
@@ -175,7 +182,8 @@ function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
  * largest.backward();
  * Array.from(await x.grad!.read()); // => [0.5, 0, 0.5, 0]
  * ```
- * @throws ShapeError for an axis out of range, for an axis that occurs twice, and if there are no elements.
+ * @throws ShapeError for an axis out of range, for an axis that occurs twice, for an axis whose rows are known to be
+ * sharded, unless along "dp", and if there are no elements.
  */
 export function max(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   const shapes = reductionShapes("max", x, axes, options);
@@ -203,7 +211,8 @@ function checkNotEmpty(where: string, x: Tensor): void {
  * await smallest.item(); // => 1
  * Array.from(await x.grad!.read()); // => [0, 0.5, 0, 0.5]
  * ```
- * @throws ShapeError for an axis out of range, for an axis that occurs twice, and if there are no elements.
+ * @throws ShapeError for an axis out of range, for an axis that occurs twice, for an axis whose rows are known to be
+ * sharded, unless along "dp", and if there are no elements.
  */
 export function min(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   const shapes = reductionShapes("min", x, axes, options);

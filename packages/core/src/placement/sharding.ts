@@ -1,4 +1,5 @@
 import { formatShards } from "../attention/format.ts";
+import { isDataParallelAxis } from "../data-parallel.ts";
 import { ShapeError } from "../errors.ts";
 import type { Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
@@ -57,6 +58,18 @@ export function checkUnsharded(
   if (!sharding) return;
   const received = formatAxisSharding(sharding);
   throw new ShapeError({ where, expected: `all rows along axis ${axis} on this rank`, received, remedy });
+}
+
+/**
+ * Throws a ShapeError if an axis is known to be sharded, unless over "dp" alone, for a mean or an extreme value of all
+ * rows. Along "dp", ranks have samples of their own, and each has the mean of its samples as its loss.
+ */
+export function checkSequenceUnsharded(where: string, x: ShardedTensor, axis: number): void {
+  const sharding = x.sharding?.find((each) => each.axis === axis);
+  if (!sharding || shardedMeshAxes(sharding).every(isDataParallelAxis)) return;
+  const remedy =
+    "call meanOverMesh of @mosaic/nn for a loss, or unshard() for all rows; set x.sharding = null for this rank's rows";
+  checkUnsharded(where, x, { axis, remedy });
 }
 
 function shareMeshAxis(a: AxisSharding, b: AxisSharding): boolean {

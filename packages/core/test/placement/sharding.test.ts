@@ -216,6 +216,21 @@ describe("a call with another layout throws on every rank before it communicates
     expectMismatch(contexts, (ctx) => shardInput(ctx).softmax(-2), message("softmax"));
     for (const ctx of contexts) expect(roll(shardInput(ctx), -1, 2).sharding).not.toBeNull();
   });
+
+  test("mean, max and min over an axis that is sharded, unless over dp", async () => {
+    const contexts = await referenceWorld(4, { mesh: { dp: 2, sp: 2 } });
+    for (const name of ["mean", "max", "min"] as const) {
+      const message = new RegExp(`^${name}: expected all rows along axis 1 on this rank, received 12 rows`);
+      expectMismatch(contexts, (ctx) => shardInput(ctx)[name](), message);
+      expectMismatch(contexts, (ctx) => shardInput(ctx)[name]([0, 1]), message);
+    }
+    for (const ctx of contexts) {
+      expect(shardInput(ctx).mean([0, -1]).shape).toEqual([6]);
+      expect(shardInput(ctx).sum().shape).toEqual([]);
+      const samples = shard(ctx, zeros(ctx, [4, 3]), 0, { axes: ["dp"] });
+      expect([samples.sharding?.length, samples.mean().shape]).toEqual([1, []]);
+    }
+  });
 });
 
 describe("permitted", () => {
