@@ -65,32 +65,83 @@ const AFFINITY_MAX_RELATIVE_LOAD = 1.05;
  * for its pairs. Returns undefined for masks for which this would take too long.
  */
 export function affinityAssignment(problem: DispatchProblem): Assignment | undefined {
-  const { queryChunks, ranks, pairs, atomRows, requiredAtoms, ownedAtoms, totalPairs } = problem;
+  const { queryChunks, ranks, pairs, requiredAtoms, ownedAtoms, totalPairs } = problem;
   const visits = requiredAtoms.reduce((sum, intervals) => sum + countAtoms(intervals), 0) * ranks;
   if (visits > MAX_AFFINITY_VISITS) return undefined;
   const assignment = new Int32Array(queryChunks);
   const [pairsByRank, chunkCounts] = [new Float64Array(ranks), new Int32Array(ranks)];
-  const presentAtoms = Array.from({ length: ranks }, () => new Uint8Array(atomRows.length));
+  const presentAtoms = new PresentAtoms(problem);
   const maxPairs = (AFFINITY_MAX_RELATIVE_LOAD * totalPairs) / ranks;
   const chunkQuotas = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
   for (const chunk of sortByPairs(pairs, queryChunks)) {
-    let [bestRank, maxPresentRows, lightestRank] = [-1, -1, -1];
+    const presentRows = presentAtoms.countRowsByRank(requiredAtoms[chunk]!);
+    let bestRank = -1;
+    let maxPresentRows = -1;
+    let lightestRank = -1;
     for (let rank = 0; rank < ranks; rank++) {
       if (chunkCounts[rank]! >= chunkQuotas[rank]!) continue;
       if (lightestRank < 0 || pairsByRank[rank]! < pairsByRank[lightestRank]!) lightestRank = rank;
       if (pairsByRank[rank]! + pairs[chunk]! > maxPairs) continue;
-      const rows = countPresentRows(requiredAtoms[chunk]!, presentAtoms[rank]!, atomRows);
-      if (rows > maxPresentRows || (rows === maxPresentRows && pairsByRank[rank]! < pairsByRank[bestRank]!))
-        [bestRank, maxPresentRows] = [rank, rows];
+      const rows = presentRows[rank]!;
+      if (rows > maxPresentRows || (rows === maxPresentRows && pairsByRank[rank]! < pairsByRank[bestRank]!)) {
+        bestRank = rank;
+        maxPresentRows = rows;
+      }
     }
     const rank = bestRank < 0 ? lightestRank : bestRank;
     assignment[chunk] = rank;
     pairsByRank[rank]! += pairs[chunk]!;
     chunkCounts[rank]!++;
-    for (const intervals of [requiredAtoms[chunk]!, ownedAtoms[chunk]!])
-      for (let i = 0; i < intervals.length; i += 2) presentAtoms[rank]!.fill(1, intervals[i], intervals[i + 1]);
+    presentAtoms.add(requiredAtoms[chunk]!, rank);
+    presentAtoms.add(ownedAtoms[chunk]!, rank);
   }
   return assignment;
+}
+
+/**
+ * The atoms that ranks require or own. For each atom there is a list of its ranks, since few of all ranks have an atom.
+ */
+class PresentAtoms {
+  readonly #atomRows: Float64Array;
+  /** By rank and atom: 1 if it is present. */
+  readonly #isPresent: Uint8Array;
+  /** By atom: the index of the first entry of its list, or −1. By entry: its rank, and the index of the next. */
+  readonly #firstEntry: Int32Array;
+  readonly #entryRank: number[] = [];
+  readonly #nextEntry: number[] = [];
+  readonly #rowsByRank: Float64Array;
+
+  constructor({ ranks, atomRows }: DispatchProblem) {
+    this.#atomRows = atomRows;
+    this.#isPresent = new Uint8Array(ranks * atomRows.length);
+    this.#firstEntry = new Int32Array(atomRows.length).fill(-1);
+    this.#rowsByRank = new Float64Array(ranks);
+  }
+
+  add(intervals: Int32Array, rank: number): void {
+    const base = rank * this.#atomRows.length;
+    for (let i = 0; i < intervals.length; i += 2) {
+      for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++) {
+        if (this.#isPresent[base + atom]) continue;
+        this.#isPresent[base + atom] = 1;
+        this.#nextEntry.push(this.#firstEntry[atom]!);
+        this.#firstEntry[atom] = this.#entryRank.push(rank) - 1;
+      }
+    }
+  }
+
+  /** Returns, for each rank, the rows of the intervals that are present. The next call overwrites them. */
+  countRowsByRank(intervals: Int32Array): Float64Array {
+    const rowsByRank = this.#rowsByRank.fill(0);
+    for (let i = 0; i < intervals.length; i += 2) {
+      for (let atom = intervals[i]!; atom < intervals[i + 1]!; atom++) {
+        const rows = this.#atomRows[atom]!;
+        for (let entry = this.#firstEntry[atom]!; entry >= 0; entry = this.#nextEntry[entry]!)
+          rowsByRank[this.#entryRank[entry]!]! += rows;
+      }
+    }
+    return rowsByRank;
+  }
 }
 
 function countAtoms(intervals: Int32Array): number {
@@ -121,17 +172,9 @@ export function necklaceAssignment(problem: DispatchProblem, tolerance: number, 
       return;
     }
     const middle = first + (isRankByRank ? 1 : (end - first) >> 1);
-    const isInWindow = createWindowPredicate(problem, chunkList, { first, middle, end, tolerance });
-    bisect(
-      chunkList.filter((_, i) => isInWindow(i)),
-      first,
-      middle,
-    );
-    bisect(
-      chunkList.filter((_, i) => !isInWindow(i)),
-      middle,
-      end,
-    );
+    const [window, rest] = splitWindow(problem, chunkList, { first, middle, end, tolerance });
+    bisect(window, first, middle);
+    bisect(rest, middle, end);
   };
   bisect(
     Int32Array.from({ length: problem.queryChunks }, (_, chunk) => chunk),
@@ -148,32 +191,50 @@ interface BisectionRange {
   readonly tolerance: number;
 }
 
-/** Returns a predicate for the chunks of a list that the ranks [first, middle) of [first, end) receive. */
-function createWindowPredicate(
+/** Splits a list of chunks into those that the ranks [first, middle) of [first, end) receive, and the others. */
+function splitWindow(
   problem: DispatchProblem,
   chunkList: Int32Array,
   { first, middle, end, tolerance }: BisectionRange,
-): (i: number) => boolean {
+): readonly [window: Int32Array, rest: Int32Array] {
+  const { pairs, precedingRows } = problem;
   const count = chunkList.length;
   let numWindowChunks = 0;
   for (let rank = first; rank < middle; rank++) numWindowChunks += chunkQuota(problem, problem.queryChunks, rank);
   const prefixPairs = new Float64Array(2 * count + 1);
-  for (let i = 0; i < 2 * count; i++) prefixPairs[i + 1] = prefixPairs[i]! + problem.pairs[chunkList[i % count]!]!;
+  for (let i = 0; i < count; i++) prefixPairs[i + 1] = prefixPairs[i]! + pairs[chunkList[i]!]!;
+  for (let i = 0; i < count; i++) prefixPairs[count + i + 1] = prefixPairs[count + i]! + pairs[chunkList[i]!]!;
   const targetPairs = (prefixPairs[count]! * (middle - first)) / (end - first);
   const maxDeviation = (tolerance * problem.totalPairs * (middle - first)) / problem.ranks;
-  const countCutRows = (index: number): number => {
-    const i = index % count;
-    return i === 0 || chunkList[i] !== chunkList[i - 1]! + 1 ? 0 : problem.precedingRows[chunkList[i]]!;
-  };
-  let [start, minDeviation, minCutRows] = [0, Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+  const countCutRows = (i: number): number =>
+    i === 0 || chunkList[i] !== chunkList[i - 1]! + 1 ? 0 : precedingRows[chunkList[i]]!;
+  let start = 0;
+  let minDeviation = Number.POSITIVE_INFINITY;
+  let minCutRows = Number.POSITIVE_INFINITY;
   for (let startIndex = 0; startIndex < count; startIndex++) {
     const deviation = Math.abs(prefixPairs[startIndex + numWindowChunks]! - prefixPairs[startIndex]! - targetPairs);
     const error = deviation <= maxDeviation ? 0 : deviation;
     if (error > minDeviation) continue;
-    const rows = countCutRows(startIndex) + countCutRows(startIndex + numWindowChunks);
-    if (error < minDeviation || rows < minCutRows) [start, minDeviation, minCutRows] = [startIndex, error, rows];
+    const rows = countCutRows(startIndex) + countCutRows((startIndex + numWindowChunks) % count);
+    if (error < minDeviation || rows < minCutRows) {
+      start = startIndex;
+      minDeviation = error;
+      minCutRows = rows;
+    }
   }
-  return (i) => (i - start + count) % count < numWindowChunks;
+  const windowEnd = start + numWindowChunks;
+  if (windowEnd > count) {
+    const wrappedEnd = windowEnd - count;
+    return [removeRange(chunkList, wrappedEnd, start), chunkList.subarray(wrappedEnd, start)];
+  }
+  return [chunkList.subarray(start, windowEnd), removeRange(chunkList, start, windowEnd)];
+}
+
+function removeRange(list: Int32Array, start: number, end: number): Int32Array {
+  const others = new Int32Array(list.length - (end - start));
+  others.set(list.subarray(0, start));
+  others.set(list.subarray(end), start);
+  return others;
 }
 
 /**
@@ -186,9 +247,13 @@ export function documentGroupAssignment(problem: DispatchProblem, fillFactor: nu
   const assignment = new Int32Array(queryChunks);
   const pairsByRank = new Float64Array(ranks);
   const chunkCapacities = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
+  const compareRanks = (a: number, b: number): number =>
+    pairsByRank[a]! - pairsByRank[b]! || chunkCapacities[b]! - chunkCapacities[a]! || a - b;
+  // Ranks with capacity, by load. A run changes the loads of few of them.
+  let freeRanks = Array.from({ length: ranks }, (_, rank) => rank)
+    .filter((rank) => chunkCapacities[rank]! > 0)
+    .sort(compareRanks);
   for (const run of findDocumentRuns(problem)) {
-    const freeRanks = Array.from({ length: ranks }, (_, rank) => rank).filter((rank) => chunkCapacities[rank]! > 0);
-    freeRanks.sort((a, b) => pairsByRank[a]! - pairsByRank[b]! || chunkCapacities[b]! - chunkCapacities[a]! || a - b);
     const numTargetRanks = Math.ceil((run.pairs * ranks) / (fillFactor * (totalPairs || 1)) - 0.02);
     const chosenRanks = selectRanksWithCapacity(freeRanks, chunkCapacities, {
       chunks: run.chunks.length,
@@ -196,8 +261,27 @@ export function documentGroupAssignment(problem: DispatchProblem, fillFactor: nu
     });
     assignZigzag(chosenRanks, run.chunks, { remainingChunks: chunkCapacities, assignment });
     for (const chunk of run.chunks) pairsByRank[assignment[chunk]!]! += pairs[chunk]!;
+    const changedRanks = chosenRanks.filter((rank) => chunkCapacities[rank]! > 0).sort(compareRanks);
+    freeRanks = mergeSorted(removeAll(freeRanks, chosenRanks, ranks), changedRanks, compareRanks);
   }
   return assignment;
+}
+
+function removeAll(list: readonly number[], removedRanks: readonly number[], ranks: number): number[] {
+  const isRemoved = new Uint8Array(ranks);
+  for (const rank of removedRanks) isRemoved[rank] = 1;
+  return list.filter((rank) => !isRemoved[rank]);
+}
+
+function mergeSorted(a: readonly number[], b: readonly number[], compare: (a: number, b: number) => number): number[] {
+  const merged: number[] = [];
+  let i = 0;
+  for (const each of b) {
+    while (i < a.length && compare(a[i]!, each) < 0) merged.push(a[i++]!);
+    merged.push(each);
+  }
+  while (i < a.length) merged.push(a[i++]!);
+  return merged;
 }
 
 interface DocumentRun {
@@ -232,7 +316,9 @@ function selectRanksWithCapacity(
     count++
   ) {
     const chunksPerRank = Math.ceil(chunks / count);
-    const fittingRanks = freeRanks.filter((rank) => chunkCapacities[rank]! >= chunksPerRank).slice(0, count);
+    const fittingRanks: number[] = [];
+    for (let i = 0; i < freeRanks.length && fittingRanks.length < count; i++)
+      if (chunkCapacities[freeRanks[i]!]! >= chunksPerRank) fittingRanks.push(freeRanks[i]!);
     if (fittingRanks.length === count) return fittingRanks;
   }
   return freeRanks;

@@ -90,24 +90,30 @@ function computeZigzagLoad(
   const [pairs, receivedRows, sentRows] = [new Float64Array(ranks), new Float64Array(ranks), new Float64Array(ranks)];
   // By piece: the number of ranks whose last row is in this piece or a later one.
   const laterRankCounts = new Int32Array(2 * ranks + 1);
+  const pieceStarts = new Float64Array(2 * ranks + 1);
   for (const { q0, q1, type } of slices) {
     const length = q1 - q0;
-    const getPiece = (i: number) => zigzagRange(length, i, ranks);
-    const isEmptyPiece = (i: number): boolean => getPiece(i)[0] === getPiece(i)[1];
+    const isFull = type === "full";
+    for (let i = 0; i <= 2 * ranks; i++) pieceStarts[i] = Math.floor((i * length) / (2 * ranks));
     laterRankCounts.fill(0);
     for (let rank = 0; rank < ranks; rank++) {
-      const lastPiece = isEmptyPiece(2 * ranks - 1 - rank) ? rank : 2 * ranks - 1 - rank;
-      if (!isEmptyPiece(lastPiece)) laterRankCounts[type === "full" ? 2 * ranks - 1 : lastPiece]!++;
+      const upperPiece = 2 * ranks - 1 - rank;
+      const lastPiece = pieceStarts[upperPiece] === pieceStarts[upperPiece + 1] ? rank : upperPiece;
+      if (pieceStarts[lastPiece] !== pieceStarts[lastPiece + 1])
+        laterRankCounts[isFull ? 2 * ranks - 1 : lastPiece]!++;
     }
     for (let i = 2 * ranks - 1; i >= 0; i--) laterRankCounts[i]! += laterRankCounts[i + 1]!;
     for (let rank = 0; rank < ranks; rank++) {
-      let [ownRows, visibleRows] = [0, 0];
-      for (const i of [rank, 2 * ranks - 1 - rank]) {
-        const [start, end] = getPiece(i);
+      let ownRows = 0;
+      let visibleRows = 0;
+      for (let side = 0; side < 2; side++) {
+        const i = side === 0 ? rank : 2 * ranks - 1 - rank;
+        const start = pieceStarts[i]!;
+        const end = pieceStarts[i + 1]!;
         if (start === end) continue;
         ownRows += end - start;
-        visibleRows = type === "full" ? length : end;
-        pairs[rank]! += samples * (type === "full" ? (end - start) * length : ((end - start) * (start + 1 + end)) / 2);
+        visibleRows = isFull ? length : end;
+        pairs[rank]! += samples * (isFull ? (end - start) * length : ((end - start) * (start + 1 + end)) / 2);
         // The receivers are the ranks that have a row in or after the piece, except for this rank.
         sentRows[rank]! += samples * (end - start) * (laterRankCounts[i]! - 1);
       }
