@@ -29,18 +29,25 @@ test.each([
       return { receivedRows, sentRows };
     };
     const rows = evaluate();
-    const counter: RowTrafficCounter = new RowTrafficCounter(problem, assignment, {
+    const computePotential = (_group: number, receivedRows: number, sentRows: number) =>
+      receivedRows + 3 * Math.max(0, sentRows - 400) ** 2;
+    const counter = new RowTrafficCounter(problem, assignment, {
       rows,
       numGroups: ranks / groupSize,
       groupSize,
-      potential: (group) => counter.receivedRows[group]! + 3 * counter.sentRows[group]! ** 2,
+      potential: computePotential,
+      rowCost: 1,
     });
     counter.initializePotentials();
     const sumPotential = () => {
       const { receivedRows, sentRows } = evaluate();
-      return receivedRows.reduce((sum, received, group) => sum + received + 3 * sentRows[group]! ** 2, 0);
+      return receivedRows.reduce(
+        (sum, received, group) => sum + computePotential(group, received, sentRows[group]!),
+        0,
+      );
     };
     let numExchanges = 0;
+    let numExactBounds = 0;
     for (let i = 0; i < 300; i++) {
       const isKey = !isSelfAttention && i % 2 === 1;
       const [first, count] = isKey ? [queryChunks, chunks - queryChunks] : [0, queryChunks];
@@ -48,19 +55,25 @@ test.each([
       const [fromRank, toRank] = [assignment[a]!, assignment[b]!];
       if (fromRank === toRank) continue;
       const previousPotential = sumPotential();
+      const previousRows = evaluate();
+      counter.propose(a, b, fromRank, toRank);
+      const minRowCostChange = counter.minRowCostChange();
+      const minPotentialChange = counter.minPotentialChange();
+      const potentialChange = counter.potentialChange();
       [assignment[a], assignment[b]] = [toRank, fromRank];
-      counter.propose([a, b], [fromRank, toRank]);
-      expect({ receivedRows: counter.receivedRows, sentRows: counter.sentRows }).toEqual(evaluate());
-      expect(counter.potentialChange()).toBe(sumPotential() - previousPotential);
+      expect(potentialChange).toBe(sumPotential() - previousPotential);
+      expect(minPotentialChange).toBeLessThanOrEqual(potentialChange);
+      expect(minRowCostChange).toBeLessThanOrEqual(minPotentialChange);
+      if (minPotentialChange === potentialChange) numExactBounds++;
+      // A proposal changes no counts.
+      expect({ receivedRows: counter.receivedRows, sentRows: counter.sentRows }).toEqual(previousRows);
       if (i % 3 === 0) {
-        counter.commit([a, b], [fromRank, toRank]);
+        counter.commit(a, b);
         numExchanges++;
-      } else {
-        counter.rollBack();
-        [assignment[a], assignment[b]] = [fromRank, toRank];
-      }
+      } else [assignment[a], assignment[b]] = [fromRank, toRank];
       expect({ receivedRows: counter.receivedRows, sentRows: counter.sentRows }).toEqual(evaluate());
     }
+    expect(numExactBounds).toBeGreaterThan(0);
     expect(numExchanges).toBeGreaterThan(50);
   },
 );

@@ -69,6 +69,8 @@ export class CostModel {
   /** Seconds per visible pair, summed over the passes. */
   readonly secondsPerPair: number;
   readonly #passes: readonly PassCost[];
+  /** By pass: seconds per pair, per row of k and v and per row of gradients, and latency. */
+  readonly #passCoefficients: Float64Array;
   readonly #localRowFactor: number;
 
   constructor(cost: ResolvedCost) {
@@ -97,6 +99,14 @@ export class CostModel {
         latency: latency * backward,
       },
     ].filter((_, i) => [forward, backward][i]! > 0);
+    this.#passCoefficients = Float64Array.from(
+      this.#passes.flatMap((pass) => [
+        pass.secondsPerPair,
+        pass.secondsPerKvRow,
+        pass.secondsPerGradientRow,
+        pass.latency,
+      ]),
+    );
     this.secondsPerPair = this.#passes.reduce((sum, pass) => sum + pass.secondsPerPair, 0);
     this.ranksPerHost = ranksPerHost;
     this.isTwoLevel = ranksPerHost > 1;
@@ -122,27 +132,32 @@ export class CostModel {
 
   /** `rankTime` without a host. The search spends much of its time here, so it takes numbers. */
   rankTimeWithoutHost(pairs: number, receivedRows: number, sentRows: number): number {
+    const coefficients = this.#passCoefficients;
     let seconds = 0;
-    for (let i = 0; i < this.#passes.length; i++) {
-      const pass = this.#passes[i]!;
-      const rowSeconds = linkTime(pass, receivedRows, sentRows) * this.#localRowFactor;
-      seconds += Math.max(pass.secondsPerPair * pairs, rowSeconds > 0 ? pass.latency + rowSeconds : 0);
+    for (let i = 0; i < coefficients.length; i += 4) {
+      const pairSeconds = coefficients[i]! * pairs;
+      const receiveSeconds = coefficients[i + 1]! * receivedRows + coefficients[i + 2]! * sentRows;
+      const sendSeconds = coefficients[i + 1]! * sentRows + coefficients[i + 2]! * receivedRows;
+      const rowSeconds = (receiveSeconds > sendSeconds ? receiveSeconds : sendSeconds) * this.#localRowFactor;
+      const transferSeconds = rowSeconds > 0 ? coefficients[i + 3]! + rowSeconds : 0;
+      seconds += pairSeconds > transferSeconds ? pairSeconds : transferSeconds;
     }
     return seconds;
   }
 
   /** Returns the seconds of all that a rank receives: rows, and the gradients of the rows that it sent. */
-  receiveTime({ receivedRows, sentRows }: Omit<Load, "pairs">): number {
+  receiveTime(receivedRows: number, sentRows: number): number {
+    const coefficients = this.#passCoefficients;
     let seconds = 0;
-    for (const { secondsPerKvRow, secondsPerGradientRow, latency } of this.#passes) {
-      const rowSeconds = (secondsPerKvRow * receivedRows + secondsPerGradientRow * sentRows) * this.#localRowFactor;
-      if (rowSeconds > 0) seconds += latency + rowSeconds;
+    for (let i = 0; i < coefficients.length; i += 4) {
+      const rowSeconds = (coefficients[i + 1]! * receivedRows + coefficients[i + 2]! * sentRows) * this.#localRowFactor;
+      if (rowSeconds > 0) seconds += coefficients[i + 3]! + rowSeconds;
     }
     return seconds;
   }
 
   /** Returns the seconds of the links of a host. */
-  hostTime({ receivedRows, sentRows }: Omit<Load, "pairs">): number {
+  hostTime(receivedRows: number, sentRows: number): number {
     let seconds = 0;
     for (const pass of this.#passes) {
       const rowSeconds = linkTime(pass, receivedRows, sentRows) / this.ranksPerHost;

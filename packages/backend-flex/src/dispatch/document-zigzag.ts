@@ -99,8 +99,7 @@ function computeZigzagLoad(
     for (let rank = 0; rank < ranks; rank++) {
       const upperPiece = 2 * ranks - 1 - rank;
       const lastPiece = pieceStarts[upperPiece] === pieceStarts[upperPiece + 1] ? rank : upperPiece;
-      if (pieceStarts[lastPiece] !== pieceStarts[lastPiece + 1])
-        laterRankCounts[isFull ? 2 * ranks - 1 : lastPiece]!++;
+      if (pieceStarts[lastPiece] !== pieceStarts[lastPiece + 1]) laterRankCounts[isFull ? 2 * ranks - 1 : lastPiece]!++;
     }
     for (let i = 2 * ranks - 1; i >= 0; i--) laterRankCounts[i]! += laterRankCounts[i + 1]!;
     for (let rank = 0; rank < ranks; rank++) {

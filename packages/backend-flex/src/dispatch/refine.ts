@@ -1,4 +1,5 @@
 import { type Assignment, evaluateAssignment, countHosts } from "./assignment.ts";
+import type { CostModel } from "./cost.ts";
 import { type DispatchProblem, countRequiredRows } from "./problem.ts";
 import { RowTrafficCounter } from "./row-traffic.ts";
 
@@ -30,6 +31,8 @@ const TRANSFER_BUDGET_DIVISOR = 30;
 /** The search stops after this number of consecutive rounds without a swap. */
 const MAX_IDLE_ROUNDS = 3;
 const MIN_POTENTIAL_GAIN = 1e-12;
+/** Largest rounding error of a bound of a potential that is near 0. */
+const ROUNDING_ERROR = 1e-12;
 /** Cost of choosing a swap, in visits. */
 const TRIAL_VISITS = 4;
 /** Share of the budget after which the potential may no longer rise. */
@@ -55,6 +58,10 @@ export function refine(problem: DispatchProblem, start: Assignment, options: Ref
 class SwapSearch {
   readonly assignment: Assignment;
   readonly #problem: DispatchProblem;
+  readonly #model: CostModel;
+  readonly #secondsPerPair: number;
+  /** By chunk: its visible pairs. */
+  readonly #chunkPairs: Float64Array;
   readonly #targetTime: number;
   readonly #maxVisits: number;
   #numVisits = 0;
@@ -81,6 +88,9 @@ class SwapSearch {
   ) {
     const { ranks, chunks, chunkSize, model } = problem;
     this.#problem = problem;
+    this.#model = model;
+    this.#secondsPerPair = model.secondsPerPair;
+    this.#chunkPairs = problem.pairs;
     this.assignment = start.slice();
     this.#targetTime = targetTime;
     this.#maxVisits = maxVisits;
@@ -96,6 +106,7 @@ class SwapSearch {
       numGroups: ranks,
       groupSize: 1,
       potential: this.#rankPotential,
+      rowCost: this.#hiddenRowCost,
     });
     if (load.hosts) {
       this.#hosts = new RowTrafficCounter(problem, start, {
@@ -103,6 +114,7 @@ class SwapSearch {
         numGroups: countHosts(problem),
         groupSize: model.ranksPerHost,
         potential: this.#hostPotential,
+        rowCost: this.#hiddenHostRowCost,
       });
     }
     this.#chunksByRank = new Int32Array(chunks);
@@ -131,9 +143,14 @@ class SwapSearch {
     let numImprovements = 0;
     for (let round = 0; round < ranks && this.#numVisits < visitLimit; round++) {
       let slowestRank = 0;
-      for (let rank = 1; rank < ranks; rank++)
-        if (this.#rankTime(rank) > this.#rankTime(slowestRank)) slowestRank = rank;
-      if (this.#rankTime(slowestRank) <= this.#targetTime) break;
+      let maxTime = this.#rankTime(0);
+      for (let rank = 1; rank < ranks; rank++) {
+        const time = this.#rankTime(rank);
+        if (time <= maxTime) continue;
+        slowestRank = rank;
+        maxTime = time;
+      }
+      if (maxTime <= this.#targetTime) break;
       if (!this.#equalizePairs(slowestRank) && !this.#relieveByRandomSwaps(slowestRank, visitLimit)) break;
       numImprovements++;
     }
@@ -219,33 +236,43 @@ class SwapSearch {
 
   /** Swaps two chunks of different ranks if the potential rises by less than the limit. Returns whether it did. */
   #swapIfBetter(a: number, b: number): boolean {
-    const [fromRank, toRank] = [this.assignment[a]!, this.assignment[b]!];
+    const fromRank = this.assignment[a]!;
+    const toRank = this.assignment[b]!;
     if (fromRank === toRank || this.#cannotImprove(a, b)) return false;
-    const { pairs } = this.#problem;
-    const gain = pairs[a]! - pairs[b]!;
+    const gain = this.#chunkPairs[a]! - this.#chunkPairs[b]!;
     this.#pairsByRank[fromRank]! -= gain;
     this.#pairsByRank[toRank]! += gain;
-    const ranks = [fromRank, toRank] as const;
-    this.#numVisits += this.#ranks.propose([a, b], ranks);
-    if (this.#hosts) this.#numVisits += this.#hosts.propose([a, b], ranks);
-    const potentialChange = this.#ranks.potentialChange() + (this.#hosts?.potentialChange() ?? 0);
-    if (potentialChange < this.#maxPotentialRise()) {
-      this.#ranks.commit([a, b], ranks);
-      this.#hosts?.commit([a, b], ranks);
-      const [indexA, indexB] = [this.#chunkIndex[a]!, this.#chunkIndex[b]!];
-      this.#chunksByRank[indexA] = b;
-      this.#chunksByRank[indexB] = a;
-      this.#chunkIndex[a] = indexB;
-      this.#chunkIndex[b] = indexA;
-      this.assignment[a] = toRank;
-      this.assignment[b] = fromRank;
-      return true;
+    this.#numVisits += this.#ranks.propose(a, b, fromRank, toRank);
+    if (this.#hosts) this.#numVisits += this.#hosts.propose(a, b, fromRank, toRank);
+    if (!this.#isProposalAccepted()) {
+      this.#pairsByRank[fromRank]! += gain;
+      this.#pairsByRank[toRank]! -= gain;
+      return false;
     }
-    this.#pairsByRank[fromRank]! += gain;
-    this.#pairsByRank[toRank]! -= gain;
-    this.#ranks.rollBack();
-    this.#hosts?.rollBack();
-    return false;
+    this.#ranks.commit(a, b);
+    this.#hosts?.commit(a, b);
+    const indexA = this.#chunkIndex[a]!;
+    const indexB = this.#chunkIndex[b]!;
+    this.#chunksByRank[indexA] = b;
+    this.#chunksByRank[indexB] = a;
+    this.#chunkIndex[a] = indexB;
+    this.#chunkIndex[b] = indexA;
+    this.assignment[a] = toRank;
+    this.assignment[b] = fromRank;
+    return true;
+  }
+
+  /** Returns whether the potential rises by less than the limit. Most exchanges are rejected by the lower bound. */
+  #isProposalAccepted(): boolean {
+    const limit = this.#maxPotentialRise();
+    const ranks = this.#ranks;
+    const hosts = this.#hosts;
+    if (hosts) {
+      if (ranks.minPotentialChange() + hosts.minPotentialChange() >= limit) return false;
+      return ranks.potentialChange() + hosts.potentialChange() < limit;
+    }
+    if (ranks.minRowCostChange() > limit + ROUNDING_ERROR || ranks.minPotentialChange() >= limit) return false;
+    return ranks.potentialChange() < limit;
   }
 
   /** Returns the limit below which a change of the potential is accepted. */
@@ -257,12 +284,12 @@ class SwapSearch {
 
   /** Returns whether the cost of both ranks' pairs alone exceeds all that the swap could save. */
   #cannotImprove(a: number, b: number): boolean {
-    const { pairs, model } = this.#problem;
-    const [fromRank, toRank] = [this.assignment[a]!, this.assignment[b]!];
-    const gain = pairs[a]! - pairs[b]!;
+    const fromRank = this.assignment[a]!;
+    const toRank = this.assignment[b]!;
+    const gain = this.#chunkPairs[a]! - this.#chunkPairs[b]!;
     const excessCost =
-      this.#excessCost(model.secondsPerPair * (this.#pairsByRank[fromRank]! - gain)) +
-      this.#excessCost(model.secondsPerPair * (this.#pairsByRank[toRank]! + gain));
+      this.#excessCost(this.#secondsPerPair * (this.#pairsByRank[fromRank]! - gain)) +
+      this.#excessCost(this.#secondsPerPair * (this.#pairsByRank[toRank]! + gain));
     if (excessCost === 0) return false;
     const { receivedRows } = this.#ranks;
     const maxSaving =
@@ -276,7 +303,7 @@ class SwapSearch {
 
   #rankTime(rank: number): number {
     const { receivedRows, sentRows } = this.#ranks;
-    const { model } = this.#problem;
+    const model = this.#model;
     if (!this.#hosts) return model.rankTimeWithoutHost(this.#pairsByRank[rank]!, receivedRows[rank]!, sentRows[rank]!);
     const load = { pairs: this.#pairsByRank[rank]!, receivedRows: receivedRows[rank]!, sentRows: sentRows[rank]! };
     const host = Math.floor(rank / model.ranksPerHost);
@@ -284,31 +311,26 @@ class SwapSearch {
     return model.rankTime(load, hostLoad);
   }
 
-  readonly #rankPotential = (rank: number): number => {
-    const { model } = this.#problem;
-    const receivedRows = this.#ranks.receivedRows[rank]!;
-    const time = model.rankTimeWithoutHost(this.#pairsByRank[rank]!, receivedRows, this.#ranks.sentRows[rank]!);
+  readonly #rankPotential = (rank: number, receivedRows: number, sentRows: number): number => {
+    const model = this.#model;
+    const pairs = this.#pairsByRank[rank]!;
+    const time = model.rankTimeWithoutHost(pairs, receivedRows, sentRows);
     const hiddenCost = this.#hiddenRowCost * receivedRows;
     if (time <= this.#targetTime) return hiddenCost;
-    const sentRows = this.#ranks.sentRows[rank]!;
     const componentCost =
-      this.#excessCost(model.secondsPerPair * this.#pairsByRank[rank]!) +
-      this.#excessCost(model.receiveTime({ receivedRows, sentRows })) +
-      this.#excessCost(model.receiveTime({ receivedRows: sentRows, sentRows: receivedRows }));
+      this.#excessCost(this.#secondsPerPair * pairs) +
+      this.#excessCost(model.receiveTime(receivedRows, sentRows)) +
+      this.#excessCost(model.receiveTime(sentRows, receivedRows));
     return (1 - COMPONENT_SHARE) * this.#excessCost(time) + COMPONENT_SHARE * componentCost + hiddenCost;
   };
 
   /** The potential of a host: its links count as an additional rank. */
-  readonly #hostPotential = (host: number): number => {
-    const { model } = this.#problem;
-    const { receivedRows, sentRows } = this.#hosts!;
-    const time = model.hostTime({ receivedRows: receivedRows[host]!, sentRows: sentRows[host]! });
-    return this.#excessCost(time) + this.#hiddenHostRowCost * receivedRows[host]!;
-  };
+  readonly #hostPotential = (_host: number, receivedRows: number, sentRows: number): number =>
+    this.#excessCost(this.#model.hostTime(receivedRows, sentRows)) + this.#hiddenHostRowCost * receivedRows;
 
   #excessCost(time: number): number {
-    const excess = Math.max(0, time / this.#targetTime - 1);
-    return EXCESS_TIME_WEIGHT * excess * excess;
+    const excess = time / this.#targetTime - 1;
+    return excess > 0 ? EXCESS_TIME_WEIGHT * excess * excess : 0;
   }
 
   /** Returns the index in `#firstIndex` of the list of a rank's chunks that are of the same kind as a chunk. */
