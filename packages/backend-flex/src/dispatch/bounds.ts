@@ -26,8 +26,8 @@ const NUM_WEIGHT_STEPS = 8;
 /**
  * Computes lower bounds. M is the largest number of rows of a rank (⌈n/P⌉ chunks), and B its largest number of pairs.
  *
- * - Pairs: at least the mean; at least the heaviest chunk plus the m − 1 lightest, with m = ⌊n/P⌋; and of the P + 1
- *   heaviest chunks, two are on the same rank.
+ * - Pairs: at least the mean; at least the heaviest chunk plus the m − 1 lightest, with m = n − (P − 1)·⌈n/P⌉, the least
+ *   number of chunks of a rank; and of the P + 1 heaviest chunks, two are on the same rank.
  * - Rows, causal document of length L: order ranks by their last row of the document, from the end. The rows after the
  *   last row of rank j + 1 are on j ranks, so there are at most j·M of them, with at most j·B pairs. That rank
  *   therefore reads at least h_j = max(L − j·M, √(L² − 2jB)) keys. Of all keys read, L are read on their owner, so Σ_{j
@@ -81,13 +81,13 @@ export function computeBounds(problem: DispatchProblem): DispatchBounds {
 
 function computeMinMaxPairs({ pairs, queryChunks, ranks, totalPairs }: DispatchProblem): number {
   const sortedPairs = pairs.slice(0, queryChunks).sort().reverse();
-  const chunksPerRank = Math.floor(queryChunks / ranks);
+  // The least that a rank has if every other rank has ⌈n/P⌉.
+  const chunksPerRank = queryChunks - (ranks - 1) * Math.ceil(queryChunks / ranks);
   const sumLightestChunks = (count: number): number => {
     let sum = 0;
     for (let i = 0; i < count; i++) sum += sortedPairs[queryChunks - 1 - i]!;
     return sum;
   };
-  // If there are fewer chunks than ranks, the rank with the heaviest chunk may have no other chunk.
   const lowerBound = Math.max(totalPairs / ranks, (sortedPairs[0] ?? 0) + sumLightestChunks(chunksPerRank - 1));
   if (queryChunks <= ranks) return lowerBound;
   return Math.max(lowerBound, sortedPairs[ranks - 1]! + sortedPairs[ranks]! + sumLightestChunks(chunksPerRank - 2));

@@ -1,0 +1,79 @@
+import { masks } from "@mosaic/core";
+import { expect, test } from "vitest";
+import { evaluateAssignment } from "../src/dispatch/assignment.ts";
+import { computeBounds } from "../src/dispatch/bounds.ts";
+import { createProblem } from "../src/dispatch/dispatch.ts";
+
+// Park–Miller generator.
+function createRandom(seed: number): () => number {
+  let state = seed;
+  return () => {
+    state = (state * 48_271) % 2_147_483_647;
+    return state / 2_147_483_647;
+  };
+}
+
+/** Calls `visit` for all assignments of at most `maxChunks` chunks to a rank, up to a permutation of the ranks. */
+function forEachAssignment(
+  chunks: number,
+  { ranks, maxChunks, visit }: { ranks: number; maxChunks: number; visit: (assignment: Int32Array) => void },
+): void {
+  const assignment = new Int32Array(chunks);
+  const counts = new Int32Array(ranks);
+  const assign = (chunk: number, numUsedRanks: number): void => {
+    if (chunk === chunks) {
+      visit(assignment);
+      return;
+    }
+    for (let rank = 0; rank <= Math.min(numUsedRanks, ranks - 1); rank++) {
+      if (counts[rank] === maxChunks) continue;
+      counts[rank]!++;
+      assignment[chunk] = rank;
+      assign(chunk + 1, Math.max(numUsedRanks, rank + 1));
+      counts[rank]!--;
+    }
+  };
+  assign(0, 0);
+}
+
+// In half of the instances, the number of chunks is not a multiple of the number of ranks.
+test("no assignment of at most ⌈n/P⌉ chunks a rank is below the bounds", () => {
+  const random = createRandom(5);
+  for (let trial = 0; trial < 80; trial++) {
+    const ranks = 2 + (trial % 3);
+    const chunks = ranks * 2 + (trial % 2) * (1 + Math.floor(random() * (ranks - 1)));
+    const chunkSize = 1 + Math.floor(random() * 16);
+    const length = chunks * chunkSize - Math.floor(random() * chunkSize);
+    const lengths: number[] = [];
+    for (let rows = length; rows > 0; rows -= lengths.at(-1)!)
+      lengths.push(Math.min(rows, 1 + Math.floor(random() ** 2 * length)));
+    const problem = createProblem({
+      mask: masks.documents(lengths, "causal"),
+      queries: length,
+      keys: length,
+      ranks,
+      chunkSize,
+      isSelfAttention: true,
+      cost: { pair: random() * 1e-8, row: 1e-7, latency: 0, backward: trial % 4 === 0 ? 1 : 0 },
+    });
+    const bounds = computeBounds(problem);
+    const minima = { imbalance: Infinity, rows: Infinity, balancedRows: Infinity, time: Infinity, objective: Infinity };
+    const visit = (assignment: Int32Array): void => {
+      const { time, objective, pairs, receivedRows } = evaluateAssignment(problem, assignment);
+      const imbalance = (Math.max(...pairs) * ranks) / problem.totalPairs;
+      const rows = receivedRows.reduce((sum, count) => sum + count, 0) / ranks;
+      minima.time = Math.min(minima.time, time);
+      minima.objective = Math.min(minima.objective, objective);
+      minima.imbalance = Math.min(minima.imbalance, imbalance);
+      minima.rows = Math.min(minima.rows, rows);
+      if (imbalance <= 1.02 * bounds.imbalance) minima.balancedRows = Math.min(minima.balancedRows, rows);
+    };
+    forEachAssignment(chunks, { ranks, maxChunks: Math.ceil(chunks / ranks), visit });
+    for (const [name, minimum] of Object.entries(minima)) {
+      const bound = bounds[name as keyof typeof minima];
+      expect(bound, `${name} of documents ${lengths.join(", ")} on ${ranks} ranks`).toBeLessThanOrEqual(
+        minimum * (1 + 1e-9),
+      );
+    }
+  }
+});
