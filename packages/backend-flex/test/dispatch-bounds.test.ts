@@ -3,6 +3,7 @@ import { expect, test } from "vitest";
 import { evaluateAssignment } from "../src/dispatch/assignment.ts";
 import { computeBounds } from "../src/dispatch/bounds.ts";
 import { createProblem } from "../src/dispatch/dispatch.ts";
+import { minRanksOfSuffixes } from "../src/dispatch/packing.ts";
 
 // Park–Miller generator.
 function createRandom(seed: number): () => number {
@@ -39,6 +40,7 @@ function forEachAssignment(
 // In half of the instances, the number of chunks is not a multiple of the number of ranks.
 test("no assignment of at most ⌈n/P⌉ chunks a rank is below the bounds", () => {
   const random = createRandom(5);
+  let numTightRowBounds = 0;
   for (let trial = 0; trial < 80; trial++) {
     const ranks = 2 + (trial % 3);
     const chunks = ranks * 2 + (trial % 2) * (1 + Math.floor(random() * (ranks - 1)));
@@ -75,5 +77,35 @@ test("no assignment of at most ⌈n/P⌉ chunks a rank is below the bounds", () 
         minimum * (1 + 1e-9),
       );
     }
+    if (minima.balancedRows <= bounds.balancedRows * (1 + 1e-9)) numTightRowBounds++;
   }
+  // 25; it is 2 without whole chunks in the bound of rows.
+  expect(numTightRowBounds).toBeGreaterThanOrEqual(20);
+});
+
+test("no assignment of chunks with limited pairs uses fewer ranks than the packing bound", () => {
+  const random = createRandom(11);
+  let numTightBounds = 0;
+  for (let trial = 0; trial < 200; trial++) {
+    const count = 2 + Math.floor(random() * 6);
+    const pairs = Float64Array.from({ length: count }, () => 1 + Math.floor(random() * 20));
+    const maxPairs = 20 + Math.floor(random() * 20);
+    const maxChunks = 2 + Math.floor(random() * 3);
+    const minRanks = minRanksOfSuffixes(pairs, maxPairs, maxChunks);
+    for (let first = 0; first < count; first++) {
+      const suffix = pairs.subarray(first);
+      let fewestRanks = count;
+      const visit = (assignment: Int32Array): void => {
+        const pairsByRank = new Float64Array(suffix.length);
+        for (const [chunk, rank] of assignment.entries()) pairsByRank[rank]! += suffix[chunk]!;
+        if (pairsByRank.every((each) => each <= maxPairs))
+          fewestRanks = Math.min(fewestRanks, Math.max(...assignment) + 1);
+      };
+      forEachAssignment(suffix.length, { ranks: suffix.length, maxChunks, visit });
+      expect(minRanks[first]).toBeLessThanOrEqual(fewestRanks);
+      if (minRanks[first] === fewestRanks) numTightBounds++;
+    }
+  }
+  // 856 of 877 suffixes.
+  expect(numTightBounds).toBeGreaterThan(850);
 });

@@ -1,6 +1,7 @@
 import { visibleKeyRange, type Slice } from "@mosaic/core";
 import { countHosts } from "./assignment.ts";
 import type { Level } from "./cost.ts";
+import { minRanksOfSuffixes } from "./packing.ts";
 import { type DispatchProblem, findDocumentStarts, countRequiredRows, type WeightedMask } from "./problem.ts";
 
 /**
@@ -20,17 +21,20 @@ export interface DispatchBounds {
 }
 
 const BALANCE_TOLERANCE = 1.02;
+const ROUNDING_ERROR = 1e-9;
 /** The number of weighted sums of pairs and sent rows that are tried, minus one. */
-const NUM_WEIGHT_STEPS = 8;
+const NUM_WEIGHT_STEPS = 32;
 
 /**
  * Computes lower bounds. M is the largest number of rows of a rank (⌈n/P⌉ chunks), and B its largest number of pairs.
  *
  * - Pairs: at least the mean; at least the heaviest chunk plus the m − 1 lightest, with m = n − (P − 1)·⌈n/P⌉, the least
  *   number of chunks of a rank; and of the P + 1 heaviest chunks, two are on the same rank.
- * - Rows, causal document of length L: order ranks by their last row of the document, from the end. The rows after the
- *   last row of rank j + 1 are on j ranks, so there are at most j·M of them, with at most j·B pairs. That rank
- *   therefore reads at least h_j = max(L − j·M, √(L² − 2jB)) keys. Of all keys read, L are read on their owner, so Σ_{j
+ * - Ranks that have the chunks c to l, k(c): a bin packing problem with m chunks and B pairs per rank. `packing.ts` has
+ *   the bound.
+ * - Rows, causal document of length L in the chunks f to l: order ranks by their last chunk of the document, from the
+ *   end. The chunks after the last chunk of rank j + 1 are on j ranks. The last chunk is therefore at least the last c
+ *   with k(c) > j, and the rank reads all h_j keys up to its end. Of all keys read, L are read on their owner, so Σ_{j
  *   ≥ 1} h_j are received.
  * - Window w: key k is read by every rank that has a row in [k, k + w). All of these ranks whose last row is in [k, k +
  *   w − 1) differ from the rank of row k + w − 1. Summed over k, Σ_{j ≥ 1} min(w − 1, h_j) keys are received.
@@ -39,10 +43,10 @@ const NUM_WEIGHT_STEPS = 8;
  *   widest chunks is at least as wide as chunk n − (P − i)·M − 1 in order of width, with M in chunks.
  * - The largest number R of received rows of a rank: rank j + 1 of a document owns at least h_j − R of its L rows, so
  *   that Σ max(0, h_j − R) ≤ L.
- * - The number x of rows that the rank of the last chunk of a causal document owns of it: it owns that chunk. Each row
- *   of another chunk is sent to every rank with a row after it, and at least (L² − b²) / 2B ranks have a row after row
- *   b. The rank's pairs and sent rows are limited, so x is at most the value of a knapsack problem with two limits,
- *   relaxed to any one weighted sum of the limits and to fractions of chunks. R ≥ L − x.
+ * - The number x of rows that the rank of the last chunk of a causal document owns of it: it owns that chunk. The rows
+ *   of another chunk c are sent to every other rank with a later chunk, at least k(c + 1) − 1. The rank's pairs and
+ *   sent rows are limited, so the number of other chunks is at most the value of a knapsack problem with two limits,
+ *   relaxed to any one weighted sum of the limits and rounded down. R ≥ L − x.
  * - Time: within t seconds, no rank computes more than B = t / pair pairs. The bound is the smallest t at which the
  *   transfers of the resulting rows take no more than t.
  */
@@ -110,6 +114,9 @@ class RowBounds {
   readonly #ranksPerGroup: number;
   /** Largest number of rows of a group. */
   readonly #rowsPerGroup: number;
+  readonly #chunksPerGroup: number;
+  /** By chunk: the pairs of all preceding chunks. */
+  readonly #precedingPairs: Float64Array;
   readonly #documents: readonly DocumentSpan[];
   readonly #problem: DispatchProblem;
   /** Bounds for any mask: of the largest number of received rows, and of the mean. */
@@ -128,6 +135,10 @@ class RowBounds {
     const maxOwnRows = this.#rowsPerGroup * samples;
     const sortedRequiredRows = countRequiredRows(problem).subarray(0, queryChunks).sort();
     const maxChunks = Math.ceil(queryChunks / ranks) * this.#ranksPerGroup;
+    this.#chunksPerGroup = maxChunks;
+    this.#precedingPairs = new Float64Array(chunks + 1);
+    for (let chunk = 0; chunk < chunks; chunk++)
+      this.#precedingPairs[chunk + 1] = this.#precedingPairs[chunk]! + problem.pairs[chunk]!;
     this.#minMaxRows = Math.max(0, (sortedRequiredRows.at(-1) ?? 0) - maxOwnRows);
     let sum = 0;
     for (let i = 1; i <= this.#numGroups; i++) {
@@ -142,9 +153,7 @@ class RowBounds {
     for (const document of this.#documents) {
       const { length, isFull, samples } = document;
       if (isFull) rows += (this.#ranksPerDocument(document, pairs) - 1) * length * samples;
-      else
-        for (let j = 1, visibleRows = 0; (visibleRows = this.#visibleRows(document, j, pairs)) > 0; j++)
-          rows += visibleRows * samples;
+      else for (const visibleRows of this.#visibleRows(document, pairs)) rows += visibleRows * samples;
     }
     return Math.max(this.#minMeanRows, rows / this.#numGroups);
   }
@@ -174,14 +183,11 @@ class RowBounds {
    * Returns a lower bound of the largest number of rows that a rank receives of a causal document; at least `minRows`.
    */
   #maxRowsOfDocument(document: DocumentSpan, minRows: number, pairs: number): number {
+    const visibleRows = [document.length, ...this.#visibleRows(document, pairs)];
     const isAttainable = (rows: number): boolean => {
       let ownedRows = 0;
-      for (let j = 0; ownedRows <= document.length; j++) {
-        const visibleRows = j === 0 ? document.length : this.#visibleRows(document, j, pairs);
-        if (visibleRows <= rows) return true;
-        ownedRows += visibleRows - rows;
-      }
-      return false;
+      for (const each of visibleRows) ownedRows += Math.max(0, each - rows);
+      return ownedRows <= document.length;
     };
     if (isAttainable(minRows)) return minRows;
     let [low, high] = [minRows, document.length];
@@ -200,39 +206,47 @@ class RowBounds {
     const maxOwnedRows = Math.min(length, this.#rowsPerGroup);
     // Pairs are counted over all samples.
     if (masks.length > 1 || last - first < 2 || !(pairs > 0) || !(sentRows > 0)) return maxOwnedRows;
+    const minRanks = minRanksOfSuffixes(chunkPairs.subarray(first, last + 1), pairs, this.#chunksPerGroup);
     const [pairCosts, sentCosts] = [new Float64Array(last - first), new Float64Array(last - first)];
     for (let chunk = first; chunk < last; chunk++) {
       const [begin, end] = [Math.max(0, chunk * chunkSize - start), (chunk + 1) * chunkSize - start];
-      const laterPairs = ((length * length - end * end) / 2) * samples;
-      const numReceivers = Math.max(
-        0,
-        Math.ceil(Math.max(laterPairs / pairs, (length - end) / this.#rowsPerGroup) - 1e-9) - 1,
-      );
       pairCosts[chunk - first] = chunkPairs[chunk]! / pairs;
-      sentCosts[chunk - first] = (numReceivers * (end - begin) * samples) / sentRows;
+      sentCosts[chunk - first] = ((minRanks[chunk + 1 - first]! - 1) * (end - begin) * samples) / sentRows;
     }
     const remainingPairShare = 1 - chunkPairs[last]! / pairs;
-    let maxRows = maxOwnedRows;
+    let maxChunks = last - first;
     for (let step = 0; step <= NUM_WEIGHT_STEPS; step++) {
       const weight = step / NUM_WEIGHT_STEPS;
       const costs = pairCosts.map((cost, i) => weight * cost + (1 - weight) * sentCosts[i]!).sort();
-      let [remainingCost, chunks] = [weight * remainingPairShare + 1 - weight, 1];
-      for (let i = 0; i < costs.length && remainingCost > 0; i++) {
-        chunks += costs[i]! > remainingCost ? remainingCost / costs[i]! : 1;
-        remainingCost -= costs[i]!;
-      }
-      maxRows = Math.min(maxRows, chunks * chunkSize);
+      let remainingCost = weight * remainingPairShare + 1 - weight + ROUNDING_ERROR;
+      let numChunks = 0;
+      while (numChunks < maxChunks && costs[numChunks]! <= remainingCost) remainingCost -= costs[numChunks++]!;
+      maxChunks = numChunks;
     }
-    return maxRows;
+    return Math.min(maxOwnedRows, maxChunks * chunkSize + start + length - last * chunkSize);
   }
 
-  /** Returns a lower bound of the keys that rank j + 1 of a document reads, h_j of `computeBounds`. */
-  #visibleRows({ length, window, samples }: DocumentSpan, j: number, pairs: number): number {
-    const numPrecedingKeys = length - j * this.#rowsPerGroup;
-    if (window < length) return Math.max(0, Math.min(window - 1, numPrecedingKeys));
-    const maxPairs = (pairs * this.#ranksPerGroup) / samples;
-    // Rows are integers, so the bound is one less than the root.
-    return Math.max(numPrecedingKeys, Math.sqrt(Math.max(0, length * length - 2 * j * maxPairs)) - 1, 0);
+  /**
+   * Returns, for j = 1, 2, …, a lower bound of the keys that rank j + 1 of a document reads, h_j of `computeBounds`, as
+   * long as it is above 0.
+   */
+  #visibleRows({ start, length, window }: DocumentSpan, pairs: number): number[] {
+    const { chunkSize, pairs: chunkPairs } = this.#problem;
+    const visibleRows: number[] = [];
+    if (window < length) {
+      for (let rows = length - this.#rowsPerGroup; rows > 0; rows -= this.#rowsPerGroup)
+        visibleRows.push(Math.min(window - 1, rows));
+      return visibleRows;
+    }
+    const [first, last] = [Math.floor(start / chunkSize), Math.floor((start + length - 1) / chunkSize)];
+    const maxChunks = this.#chunksPerGroup / this.#ranksPerGroup;
+    const documentPairs = this.#precedingPairs[last + 1]! - this.#precedingPairs[first]!;
+    if (last - first < maxChunks && documentPairs <= pairs) return visibleRows;
+    const minRanks = minRanksOfSuffixes(chunkPairs.subarray(first, last + 1), pairs, maxChunks);
+    for (let chunk = last; chunk >= first; chunk--)
+      while (minRanks[chunk - first]! > (visibleRows.length + 1) * this.#ranksPerGroup)
+        visibleRows.push(Math.min(length, (chunk + 1) * chunkSize - start));
+    return visibleRows;
   }
 
   /** Returns the smallest number of groups that share a full document. */
