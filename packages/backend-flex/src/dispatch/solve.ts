@@ -18,7 +18,7 @@ const NECKLACE_TOLERANCES = [0, 0.003, 0.01, 0.03];
 const RANK_BY_RANK_TOLERANCES = [0, 0.01];
 const GROUP_FILL_FACTORS = [1, 0.9, 0.75, 0.6];
 /**
- * Number of atoms that swaps visit: about 0.8 s on one core for 512 to 2048 chunks, and proportional for fewer or more.
+ * Number of atoms that swaps visit: about 0.6 s on one core for 512 to 2048 chunks, and proportional for fewer or more.
  * The counts of more chunks do not fit in the cache, so that a visit takes longer.
  */
 const [SEARCH_MAX_VISITS, LARGE_SEARCH_MAX_VISITS] = [1e8, 7.5e7];
