@@ -44,6 +44,29 @@ test("an all-reduce sends each reduced shard once to each other host", async () 
   expect(sentShards).toEqual([3 + 3 + 2, 3 + 3, 3 + 3, 3 + 1]);
 });
 
+test("a broadcast sends its tensor once to each other host, whose ranks forward parts of it", async () => {
+  const hosts = [0, 1, 2, 1, 1];
+  await using ranks = await openRanks(hosts.length, { ucx: { network: "lo" }, hosts });
+  const count = 3 * 40_000;
+  const [values, zeros] = [Float32Array.from({ length: count }, (_, i) => i), new Float32Array(count)];
+  const xs = ranks.devices.map((device, rank) => tensor(device, rank === 2 ? values : zeros, [count]));
+  ranks.groups.forEach((group, rank) => group.broadcast(xs[rank]!, 2).wait());
+  for (const x of xs) expect(await x.read()).toEqual(values);
+  const sentTensors = ranks.groups.map((group) => group.traffic().bytesSent / (4 * count));
+  // Rank 2 sends the tensor to rank 0, and a third of it to each of ranks 1, 3 and 4, which send that to the other two.
+  expect(sentTensors).toEqual([0, 2 / 3, 2, 2 / 3, 2 / 3]);
+});
+
+test("a rank of another host that does not call a broadcast is named when the others time out", async () => {
+  await using ranks = await openRanks(4, { ucx: { network: "lo" }, hosts: [0, 0, 1, 1], timeout: 1 });
+  const xs = ranks.devices.map((device) => tensor(device, [7], [1]));
+  // Rank 2 forwards to rank 3.
+  for (const rank of [0, 1, 3]) ranks.groups[rank]!.broadcast(xs[rank]!, 0);
+  await expect(ranks.groups[3]!.split(0)).rejects.toThrow(
+    /timed out after 1 s: rank 3 waits in broadcast #1 \(world\).*rank 2 is in no collective/,
+  );
+});
+
 test("an all-reduce includes a rank that shares its host with no other rank", async () => {
   await using ranks = await openRanks(3, { ucx: { network: "lo" }, hosts: [0, 0, 1] });
   const xs = ranks.devices.map((device, rank) => tensor(device, [rank + 1], [1]));

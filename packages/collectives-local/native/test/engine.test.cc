@@ -4,14 +4,13 @@
 
 #include <algorithm>
 #include <cmath>
-#include <deque>
-#include <map>
+#include <numeric>
 #include <random>
-#include <set>
 
 #include "collectives/bootstrap.h"
 #include "control/wire.h"
 #include "mosaic/clock.h"
+#include "host_schedules.h"
 #include "polling_transport.h"
 #include "shared_memory/transport.h"
 #include "stream.h"
@@ -21,7 +20,7 @@ namespace mosaic::test {
 /// A CPU device, which is only a stream.
 struct Cpu : Stream {
   ComputeStream compute() { return {this, nullptr, nullptr}; }
-  /// Whether ranks sleep in `poll`.
+  /// Whether ranks sleep in `poll`. Only then they may be on several simulated hosts.
   static inline bool polls = false;
   static const MosaicTransport* openTransport() { return polls ? openPolling() : openSharedMemory(); }
 };
@@ -66,6 +65,70 @@ void testGatherScatter(uint32_t n, uint64_t share) {
   check(!world.synchronize(), "allGather and reduceScatter do not fail");
   for (uint32_t r = 0; r < n; r++) check(std::memcmp(part[r].data(), in[r].data(), share * 4) == 0,
         "reduceScatter with mean of equal inputs returns them");
+}
+
+/// Gathers and broadcasts over simulated hosts, whose ranks forward for one another.
+void testHosts(const std::vector<uint32_t>& hosts) {
+  const auto n = static_cast<uint32_t>(hosts.size());
+  CpuWorld world(n, kTimeoutNs, hosts);
+  for (const uint64_t share : {0ull, 1ull, 777ull, 60'001ull}) {
+    // Rank r holds a different number of elements than the others, rank 1 none.
+    std::vector<uint64_t> counts;
+    for (uint32_t r = 0; r < n; r++) counts.push_back(r == 1 ? 0 : share + r);
+    const uint64_t total = std::accumulate(counts.begin(), counts.end(), uint64_t{0});
+    Floats expected;
+    for (uint32_t r = 0; r < n; r++) {
+      const Floats values = valuesOf(r, counts[r]);
+      expected.insert(expected.end(), values.begin(), values.end());
+    }
+    std::vector<Floats> in(n), all(n, Floats(total, NAN)), sums(n);
+    for (uint32_t r = 0; r < n; r++) {
+      in[r] = valuesOf(r, counts[r]);
+      CollectiveCall gather = collective(OpKind::AllGather, counts[r]);
+      gather.in = bytes(in[r]);
+      gather.out = bytes(all[r]);
+      gather.sendCounts = counts;
+      gather.ragged = true;
+      world.ranks[r].postAndWait(gather);
+      sums[r] = valuesOf(r, total);
+      world.ranks[r].postAndWait(allReduce(sums[r]));
+    }
+    std::vector<std::vector<Floats>> copies(n, std::vector<Floats>(n, Floats(total, NAN)));
+    for (uint32_t root = 0; root < n; root++) {
+      copies[root][root] = valuesOf(root, total);
+      for (uint32_t r = 0; r < n; r++) {
+        CollectiveCall broadcast = collective(OpKind::Broadcast, total);
+        broadcast.out = bytes(copies[root][r]);
+        broadcast.root = root;
+        world.ranks[r].postAndWait(broadcast);
+      }
+    }
+    check(!world.synchronize(), "collectives over hosts do not fail");
+    for (uint32_t r = 0; r < n; r++) {
+      check(all[r] == expected, "allGather over hosts returns the shares in rank order");
+      check(sums[r] == sums[0], "allReduce over hosts gives all ranks the same sums");
+      for (uint32_t root = 0; root < n; root++) {
+        check(copies[root][r] == copies[root][root], "broadcast over hosts copies the root's tensor");
+      }
+    }
+  }
+}
+
+/// A rank of another host than the root's, which only communicates with a forwarding rank, differs.
+void testMismatchOverHosts() {
+  const std::vector<uint32_t> hosts = {0, 0, 1, 1};
+  CpuWorld world(4, kTimeoutNs, hosts);
+  std::vector<Floats> xs(4);
+  for (uint32_t r = 0; r < 4; r++) {
+    xs[r].resize(r == 3 ? 99 : 100, -1);
+    CollectiveCall broadcast = collective(OpKind::Broadcast, xs[r].size());
+    broadcast.out = bytes(xs[r]);
+    world.ranks[r].postAndWait(broadcast);
+  }
+  const auto failure = world.synchronize();
+  check(failure && failure->code == MOSAIC_FAILURE_MISMATCH, "shapes differ between hosts: mismatch");
+  check(contains(failure, "rank 3 at broadcast #1 (world) from rank 0 float32 [99]"), "names rank 3");
+  check(xs[3] == Floats(99, -1), "no element of a mismatched broadcast is written");
 }
 
 /// Random batches between random pairs, with several messages per pair, in an order that is permuted across pairs.
@@ -170,60 +233,6 @@ void testNothingIsReduced() {
       check(!stage.reduction, "an empty allReduce reduces nothing");
       check(stage.receives.size() == n - 1, "its messages are compared all the same");
     }
-  }
-}
-
-/// Executes the last two stages of an all-reduce, in which reduced shares are gathered, in plain memory. Returns how
-/// often each rank sent shares to each other host.
-std::map<std::pair<uint32_t, uint32_t>, int> gatherByHost(const std::vector<uint32_t>& hosts, uint64_t count) {
-  const auto n = static_cast<uint32_t>(hosts.size());
-  std::vector<Floats> x(n, Floats(count, NAN));
-  std::vector<MessageSchedule> schedules;
-  for (uint32_t rank = 0; rank < n; rank++) {
-    Group group;
-    group.rank = rank;
-    group.hosts = hosts;
-    for (uint32_t r = 0; r < n; r++) group.ranks.push_back(r);
-    const CollectiveCall call = allReduce(x[rank]);
-    schedules.push_back(buildSchedule(group, call, makeSignature(group, call)));
-    const Stage& scatter = schedules.back().stages[0];
-    for (uint64_t i = 0; i < scatter.reduction->count; i++) {
-      reinterpret_cast<float*>(scatter.reduction->out)[i] = static_cast<float>(rank);
-    }
-  }
-  std::map<std::pair<uint32_t, uint32_t>, int> crossings;
-  for (size_t stage = 1; stage < schedules[0].stages.size(); stage++) {
-    std::map<std::pair<uint32_t, uint32_t>, std::deque<Floats>> sent;
-    for (uint32_t rank = 0; rank < n; rank++) {
-      for (const Message& message : schedules[rank].stages[stage].sends) {
-        const auto* data = reinterpret_cast<const float*>(message.data);
-        sent[{rank, message.peer}].emplace_back(data, data + message.signature.bytes / sizeof(float));
-        if (hosts[rank] != hosts[message.peer]) crossings[{rank, hosts[message.peer]}]++;
-      }
-    }
-    for (uint32_t rank = 0; rank < n; rank++) {
-      for (const Message& message : schedules[rank].stages[stage].receives) {
-        auto& queue = sent[{message.peer, rank}];
-        if (queue.empty()) return check(false, "a receive without a send"), crossings;
-        check(queue.front().size() * sizeof(float) == message.signature.bytes, "sizes match");
-        std::copy(queue.front().begin(), queue.front().end(), reinterpret_cast<float*>(message.data));
-        queue.pop_front();
-      }
-    }
-    for (const auto& [pair, queue] : sent) check(queue.empty(), "a send without a receive");
-  }
-  check(std::none_of(x[0].begin(), x[0].end(), [](float value) { return std::isnan(value); }), "nothing is left out");
-  for (uint32_t rank = 1; rank < n; rank++) check(x[rank] == x[0], "all have all shares");
-  return crossings;
-}
-
-void testSumsCrossOnce() {
-  const std::vector<std::vector<uint32_t>> placements = {{0, 0, 1, 1}, {0, 1, 0, 1, 0}, {0, 0, 0, 1, 2, 2}, {2, 1}};
-  for (const std::vector<uint32_t>& hosts : placements) {
-    const std::set<uint32_t> distinct(hosts.begin(), hosts.end());
-    const auto crossings = gatherByHost(hosts, 10'007);
-    check(crossings.size() == hosts.size() * (distinct.size() - 1), "each share comes to each other host");
-    for (const auto& [shareAndHost, times] : crossings) check(times == 1, "once");
   }
 }
 
@@ -370,6 +379,10 @@ void testAll() {
     }
     for (uint32_t seed = 0; seed < 5; seed++) testBatches(n, seed);
   }
+  if (Cpu::polls) {
+    for (const std::vector<uint32_t>& hosts : hostPlacements) testHosts(hosts);
+    testMismatchOverHosts();
+  }
   testMismatch<Cpu>();
   testTimeout<Cpu>(300'000'000);
   testExit<Cpu>();
@@ -380,7 +393,7 @@ void testAll() {
   testWorldOfAnotherSize();
   testRefusalFreesTheTransport();
   testNothingIsReduced();
-  testSumsCrossOnce();
+  testHostSchedules();
   testInProcessLoss();
   testInProcessValues();
   testTextsAreCutBetweenCharacters();

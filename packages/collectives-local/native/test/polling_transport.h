@@ -1,7 +1,11 @@
-// A transport over shared memory whose ranks sleep in `poll`, as they do in combination with another transport.
+// A transport over shared memory whose ranks sleep in `poll`, as they do in combination with another transport. Ranks
+// of different simulated hosts also communicate over shared memory.
 #pragma once
 
 #include <poll.h>
+
+#include <utility>
+#include <vector>
 
 #include "mosaic/event_fd.h"
 #include "mosaic/failure.h"
@@ -15,7 +19,7 @@ class PollingTransport {
     table_ = {MOSAIC_TRANSPORT_ABI, MOSAIC_ORDER_HOST, "polling", &host_, nullptr};
     host_.self = this;
     host_.connect = [](void* self, MosaicBootstrap* bootstrap, MosaicFailure* failure) {
-      return captureFailure(failure, "connect", [&] { of(self).memory_.connect(*bootstrap, Wakeup::Descriptor); });
+      return captureFailure(failure, "connect", [&] { of(self).connect(*bootstrap); });
     };
     host_.interrupt = [](void* self) {
       of(self).wake_.signal();
@@ -37,6 +41,13 @@ class PollingTransport {
 
  private:
   static PollingTransport& of(void* self) { return *static_cast<PollingTransport*>(self); }
+
+  void connect(MosaicBootstrap& bootstrap) {
+    const std::vector<uint32_t> oneHost(bootstrap.size, 0);
+    const uint32_t* hosts = std::exchange(bootstrap.hosts, oneHost.data());
+    memory_.connect(bootstrap, Wakeup::Descriptor);
+    bootstrap.hosts = hosts;
+  }
 
   /// Declines every other reduction, which the engine then computes.
   bool reduce(MosaicReduction& reduction) {

@@ -31,10 +31,11 @@ class Calls {
   /// Throws Failure once the engine has failed.
   void next() {
     const uint64_t count = random_() % 4 == 0 ? random_() % 60'000 : random_() % 50;
-    switch (random_() % 4) {
+    switch (random_() % 5) {
       case 0: return sum(count);
       case 1: return gather(count);
       case 2: return shift(count);
+      case 3: return broadcast(count, random_() % size_);
       default: return rank_.postAndWait(barrier());
     }
   }
@@ -68,6 +69,14 @@ class Calls {
     call.sendCounts.assign(size_, count);
     rank_.postAndWait(call);
   }
+  void broadcast(uint64_t count, uint32_t root) {
+    const auto x = keep(count, index_ == root ? 5 : -1);
+    results_.push_back({x, 5});
+    CollectiveCall call = collective(OpKind::Broadcast, count);
+    call.out = bytes(*x);
+    call.root = root;
+    rank_.postAndWait(call);
+  }
   /// A ring step: sends to the next rank and receives from the previous one.
   void shift(uint64_t count) {
     const uint32_t before = (index_ + size_ - 1) % size_;
@@ -85,11 +94,15 @@ class Calls {
   std::vector<std::pair<std::shared_ptr<Floats>, float>> results_;
 };
 
-/// Runs 60 collectives in a world. In three of four worlds a rank aborts in the middle.
+/// Runs 60 collectives in a world. In three of four worlds a rank aborts in the middle. Ranks that
+/// sleep in `poll` are on up to three simulated hosts.
 void useWorld(uint32_t seed) {
   const uint32_t size = 2 + seed % 4, aborts = seed % 4 == 0 ? size : seed % size;
   std::vector<std::unique_ptr<Calls>> calls(size);
-  World<Cpu> world(size, 60'000'000'000);
+  std::vector<uint32_t> hosts(Cpu::polls ? size : 0);
+  std::mt19937 random(seed);
+  for (uint32_t& host : hosts) host = random() % 3;
+  World<Cpu> world(size, 60'000'000'000, hosts);
   world.onThreads([&](uint32_t index, Rank<Cpu>& rank) {
     calls[index] = std::make_unique<Calls>(rank, index, size, seed);
     std::mt19937 own(seed * 31 + index);

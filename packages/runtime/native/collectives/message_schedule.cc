@@ -12,6 +12,9 @@ namespace {
 // Up to this size, one step with n times the bytes is faster than two steps.
 constexpr uint64_t kMaxOneShotBytes = 8 << 10;
 
+// A broadcast between hosts from this size on is divided among the ranks of a host, which forward the parts.
+constexpr uint64_t kMinDividedBroadcastBytes = 64 << 10;
+
 using Counts = std::vector<uint64_t>;
 
 Counts exclusiveSum(const Counts& counts) {
@@ -31,8 +34,8 @@ bool areCountsEqual(const Counts& counts) {
   return std::all_of(counts.begin(), counts.end(), [&](uint64_t count) { return count == counts[0]; });
 }
 
-/// Determines which rank of a host receives the data of a rank on another host: the rank with the same local position
-/// as the owner has on its own host, so that the ranks of a host share the work.
+/// Determines which rank of a host receives a share from outside of the host and forwards it: the rank at the share's
+/// position there, so that the ranks of a host divide the work.
 class HostReceivers {
  public:
   explicit HostReceivers(const std::vector<uint32_t>& hosts) {
@@ -43,14 +46,29 @@ class HostReceivers {
     }
   }
   const std::vector<uint32_t>& hostRanks(uint32_t host) const { return ranksByHost_.at(host); }
-  uint32_t of(uint32_t owner, uint32_t host) const {
+  /// Returns the position of a rank on its host.
+  size_t localRank(uint32_t rank) const { return localRanks_[rank]; }
+  size_t maxRanksPerHost() const {
+    size_t result = 0;
+    for (const auto& [host, ranks] : ranksByHost_) result = std::max(result, ranks.size());
+    return result;
+  }
+  uint32_t at(size_t position, uint32_t host) const {
     const std::vector<uint32_t>& ranks = hostRanks(host);
-    return ranks[localRanks_[owner] % ranks.size()];
+    return ranks[position % ranks.size()];
   }
 
  private:
   std::map<uint32_t, std::vector<uint32_t>> ranksByHost_;
   std::vector<size_t> localRanks_;  // by rank
+};
+
+/// Data that its owner sends to all other ranks.
+struct Share {
+  uint32_t owner;   // rank in the group
+  size_t position;  // of its receiver on each host
+  uint8_t* data;    // on this rank
+  uint64_t count;   // in elements
 };
 
 class ScheduleBuilder {
@@ -73,14 +91,27 @@ class ScheduleBuilder {
       case OpKind::Broadcast: broadcast(); break;
       case OpKind::GroupCast:
       case OpKind::GroupReduce: groupExchange(); break;
-      case OpKind::Barrier: allGather(Counts(size_, 0), nullptr, nullptr); break;
+      case OpKind::Barrier: allGatherDirectly(Counts(size_, 0), nullptr, nullptr); break;
       case OpKind::Split: break;
     }
     return std::move(schedule_);
   }
 
  private:
-  void allGather(const Counts& counts, uint8_t* out, const uint8_t* in) {
+  void allGather(const Counts& counts, uint8_t* out, uint8_t* in) {
+    if (!spansSharedHosts()) return allGatherDirectly(counts, out, in);
+    const Counts offsets = exclusiveSum(counts);
+    const HostReceivers receivers(hosts_);
+    std::vector<Share> shares;
+    for (uint32_t owner = 0; owner < size_; owner++) {
+      uint8_t* data = owner == rank_ ? in : out + offsets[owner] * elementSize_;
+      shares.push_back({owner, receivers.localRank(owner), data, counts[owner]});
+    }
+    sendToAllByHost(receivers, shares);
+    copy(schedule_.stages[0], out + offsets[rank_] * elementSize_, in, counts[rank_] * elementSize_);
+  }
+
+  void allGatherDirectly(const Counts& counts, uint8_t* out, const uint8_t* in) {
     Stage& stage = addStage();
     const Counts offsets = exclusiveSum(counts);
     const uint64_t ownBytes = counts[rank_] * elementSize_;
@@ -113,8 +144,7 @@ class ScheduleBuilder {
     const Counts counts = balancedCounts(count, size_);
     uint8_t* ownShare = x + exclusiveSum(counts)[rank_] * elementSize_;
     reduceScatter(counts, ownShare, x);
-    if (spansSharedHosts()) allGatherByHost(counts, x);
-    else allGather(counts, x, ownShare);
+    allGather(counts, x, ownShare);
   }
 
   /// Whether the group spans several hosts, with several ranks on at least one of them.
@@ -123,28 +153,31 @@ class ScheduleBuilder {
     return distinctHosts.size() > 1 && distinctHosts.size() < size_;
   }
 
-  /// Gathers the shares of x, of which each rank has its own, in two stages. Each share is sent to each other host
-  /// once, to a rank that forwards it to the other ranks there.
-  void allGatherByHost(const Counts& counts, uint8_t* x) {
-    const Counts offsets = exclusiveSum(counts);
-    const HostReceivers receivers(hosts_);
-    const auto dataOf = [&](uint32_t owner) { return x + offsets[owner] * elementSize_; };
-    const auto sendsDirectly = [&](uint32_t from, uint32_t to) {
-      return hosts_[from] == hosts_[to] || receivers.of(from, hosts_[to]) == to;
+  /// Sends shares to all ranks in two stages. In the first, each owner sends its shares to one rank of every host. In
+  /// the second, this rank forwards them to the other ranks of its host. An owner does so itself in the first stage.
+  void sendToAllByHost(const HostReceivers& receivers, const std::vector<Share>& shares) {
+    const auto senderTo = [&](uint32_t rank, const Share& share) {
+      const uint32_t receiver = receivers.at(share.position, hosts_[rank]);
+      return receiver == rank ? share.owner : receiver;
     };
-    Stage& directStage = addStage();
-    for (const uint32_t peer : peersInOrder()) {
-      if (sendsDirectly(rank_, peer)) send(directStage, peer, dataOf(rank_), counts[rank_]);
-      if (sendsDirectly(peer, rank_)) receive(directStage, peer, dataOf(peer), counts[peer]);
-    }
-    Stage& forwardStage = addStage();
-    const uint32_t host = hosts_[rank_];
-    for (uint32_t owner = 0; owner < size_; owner++) {
-      if (hosts_[owner] == host) continue;
-      const uint32_t receiver = receivers.of(owner, host);
-      if (receiver != rank_) receive(forwardStage, receiver, dataOf(owner), counts[owner]);
-      for (const uint32_t peer : receivers.hostRanks(host)) {
-        if (receiver == rank_ && peer != rank_) send(forwardStage, peer, dataOf(owner), counts[owner]);
+    const std::vector<uint32_t> peers = peersInOrder();
+    std::vector<uint32_t> localPeers;
+    std::copy_if(peers.begin(), peers.end(), std::back_inserter(localPeers),
+                 [&](uint32_t peer) { return hosts_[peer] == hosts_[rank_]; });
+    for (const bool isForwarding : {false, true}) {
+      Stage& stage = addStage();
+      for (const Share& share : shares) {
+        const bool isOwner = share.owner == rank_;
+        if (isOwner == isForwarding) continue;
+        if (!isOwner && receivers.at(share.position, hosts_[rank_]) != rank_) continue;
+        for (const uint32_t peer : isOwner ? peers : localPeers) {
+          if (peer != share.owner && senderTo(peer, share) == rank_) send(stage, peer, share.data, share.count);
+        }
+      }
+      for (const Share& share : shares) {
+        if (share.owner == rank_) continue;
+        const uint32_t sender = senderTo(rank_, share);
+        if ((sender == share.owner) != isForwarding) receive(stage, sender, share.data, share.count);
       }
     }
   }
@@ -161,8 +194,9 @@ class ScheduleBuilder {
   }
 
   void broadcast() {
-    Stage& stage = addStage();
     const uint64_t count = elementCount(call_.shape);
+    if (spansSharedHosts()) return broadcastByHost(count);
+    Stage& stage = addStage();
     if (rank_ != call_.root) receive(stage, call_.root, call_.out, count);
     else
       for (const uint32_t peer : peersInOrder()) send(stage, peer, call_.out, count);
@@ -170,6 +204,20 @@ class ScheduleBuilder {
       stage.transportCollective =
           TransportCollective{MOSAIC_STREAM_BROADCAST, call_.out, call_.out, count * elementSize_, call_.root};
     }
+  }
+
+  /// Divides a large tensor into as many shares as a host has ranks, so that all of them forward.
+  void broadcastByHost(uint64_t count) {
+    const HostReceivers receivers(hosts_);
+    const bool isLarge = count * elementSize_ >= kMinDividedBroadcastBytes;
+    const Counts counts = balancedCounts(count, isLarge ? static_cast<uint32_t>(receivers.maxRanksPerHost()) : 1);
+    const Counts offsets = exclusiveSum(counts);
+    std::vector<Share> shares;
+    for (size_t i = 0; i < counts.size(); i++) {
+      uint8_t* data = call_.out + offsets[i] * elementSize_;
+      shares.push_back({call_.root, receivers.localRank(call_.root) + i, data, counts[i]});
+    }
+    sendToAllByHost(receivers, shares);
   }
 
   void sendRecv() {

@@ -1,7 +1,9 @@
 // The messages and reductions that a collective consists of. Algorithms are direct: each rank exchanges with every
-// other, and reduces in rank order, so that a reduction has the same bits on every transport. In an all-reduce, each
-// reduced share is sent to another host once and forwarded within that host. Bytes received per rank, which equal the
-// bytes sent if all ranks are on one host, for n ranks and S bytes of the whole:
+// other, and reduces in rank order, so that a reduction has the same bits on every transport. If a group spans several
+// hosts, some with several ranks, then allGather, broadcast and the second part of allReduce send each share to each
+// other host once, to a rank that forwards it to the other ranks there (`sendToAllByHost`). Operands of reductions are
+// sent to every rank that adds them, because a sum within a host would change the bits. Bytes received per rank, which
+// equal the bytes sent if all ranks are on one host, for n ranks and S bytes of the whole:
 //   allGather, reduceScatter, allToAll  S (n-1)/n     allReduce  2 S (n-1)/n, or S (n-1) when small
 //   broadcast  S (n-1) at the root      barrier       0
 //   groupCast, groupReduce: the rows that other ranks require of this rank, or that it returns to them

@@ -79,8 +79,9 @@ struct Rank {
 
 template <typename Device>
 struct World {
-  explicit World(uint32_t n, int64_t timeoutNs = 60'000'000'000) : ranks(n) {
-    const auto world = std::make_shared<InProcessWorld>(n, timeoutNs);
+  /// `hosts`: host number of each rank, to simulate several hosts. Empty: all ranks are on one host.
+  explicit World(uint32_t n, int64_t timeoutNs = 60'000'000'000, const std::vector<uint32_t>& hosts = {}) : ranks(n) {
+    const auto world = std::make_shared<InProcessWorld>(n, timeoutNs, hosts);
     for (uint32_t r = 0; r < n; r++) ranks[r].open(world, r, n, timeoutNs);
     for (const Rank<Device>& rank : ranks) {
       rank.awaitOpen();
