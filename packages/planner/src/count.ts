@@ -1,4 +1,5 @@
 import { dtypeBytes } from "@mosaic/core";
+import { CollectiveMessages } from "./collective-messages.ts";
 import { type AttentionRecord, checkRecord, type RecordedRank } from "./record.ts";
 import { isBatch, isCollective, type TapeReader } from "./symbolic/tape.ts";
 
@@ -33,7 +34,8 @@ export interface TrafficCount {
 /**
  * Counts what the ranks of a record send and receive. A collective counts as the messages of its direct form:
  * allGather, allToAll and broadcast send every share to each of its receivers; reduceScatter sends every share but the
- * local one; allReduce is a reduceScatter and an allGather.
+ * local one; allReduce is a reduceScatter and an allGather. If the record has `hosts` and several ranks share one,
+ * allGather and broadcast send a share to each other host once, and a rank there forwards it.
  */
 export function count(record: AttentionRecord): TrafficCount {
   checkRecord("count", record);
@@ -61,6 +63,7 @@ function createEmptyTraffic(): MutableTraffic {
 function countRankTraffic(record: AttentionRecord, recordedRank: RecordedRank): TrafficCount["ranks"][number] {
   const trafficByPhase = { forward: new Map<string, MutableTraffic>(), backward: new Map<string, MutableTraffic>() };
   const { views } = recordedRank.tape;
+  const groupMessages = new GroupMessages(record, record.options.hosts);
   let phase: Message["phase"] = "forward";
   const event = recordedRank.tape.read();
   while (event.next()) {
@@ -76,7 +79,7 @@ function countRankTraffic(record: AttentionRecord, recordedRank: RecordedRank): 
       addTraffic(event.arg(i + 1) === 1 ? totals.sent : totals.received, layout.size, bytes);
     }
     if (isBatch(event.op)) continue;
-    for (const { isSent, elements, bytes } of eventTransfers(record, recordedRank, event) ?? []) {
+    for (const { isSent, elements, bytes } of eventTransfers(groupMessages, recordedRank, event) ?? []) {
       addTraffic(isSent ? totals.sent : totals.received, elements, bytes);
     }
   }
@@ -101,84 +104,81 @@ export interface Message {
   readonly bytes: number;
 }
 
-/** Yields all messages of a rank in posting order. Collectives count in their direct form. */
+/**
+ * Yields all messages of a rank in posting order. Collectives count as in `count`, for ranks on `hosts`, which has the
+ * host of each rank.
+ */
 export function* listMessages(
   record: AttentionRecord,
   recordedRank: RecordedRank,
+  hosts: readonly number[] | undefined = record.options.hosts,
 ): Generator<Message, void, undefined> {
+  const groupMessages = new GroupMessages(record, hosts);
   let phase: Message["phase"] = "forward";
   const event = recordedRank.tape.read();
   while (event.next()) {
     if (event.op === "mark" && record.interned.strings[event.arg(0)] === "backward") phase = "backward";
     const group = event.arg(1);
-    for (const transfer of eventTransfers(record, recordedRank, event) ?? []) yield { phase, group, ...transfer };
+    for (const transfer of eventTransfers(groupMessages, recordedRank, event) ?? [])
+      yield { phase, group, ...transfer };
+  }
+}
+
+/** The ranks of groups, and the messages of their collectives. */
+class GroupMessages {
+  readonly #record: AttentionRecord;
+  readonly #hosts: readonly number[] | undefined;
+  readonly #messagesByGroup = new Map<number, CollectiveMessages>();
+
+  constructor(record: AttentionRecord, hosts: readonly number[] | undefined) {
+    this.#record = record;
+    this.#hosts = hosts;
+  }
+
+  /** Returns the world ranks of a group. */
+  ranks(group: number): readonly number[] {
+    return this.#record.groups[group]!.ranks;
+  }
+
+  get(group: number): CollectiveMessages {
+    let messages = this.#messagesByGroup.get(group);
+    if (!messages) {
+      const ranks = this.ranks(group);
+      const hosts = this.#hosts && ranks.map((rank) => this.#hosts![rank]!);
+      this.#messagesByGroup.set(group, (messages = new CollectiveMessages(ranks.length, hosts)));
+    }
+    return messages;
   }
 }
 
 type Transfer = Omit<Message, "phase" | "group">;
 
 /** Returns the messages of an event, or undefined if it is not a collective. */
-function eventTransfers(record: AttentionRecord, { tape }: RecordedRank, event: TapeReader): Transfer[] | undefined {
-  const createTransfer = (
-    view: number,
-    isSent: boolean,
-    peer: number,
-    elements = tape.views[view]!.layout.size,
-  ): Transfer => {
-    return { isSent, peer, elements, bytes: elements * dtypeBytes[tape.views[view]!.dtype] };
-  };
+function eventTransfers(
+  groupMessages: GroupMessages,
+  { tape }: RecordedRank,
+  event: TapeReader,
+): Transfer[] | undefined {
   if (isBatch(event.op)) {
     const transfers: Transfer[] = [];
-    for (let i = 3; i < event.count; i += 3)
-      transfers.push(createTransfer(event.arg(i + 2), event.arg(i + 1) === 1, event.arg(i)));
+    for (let i = 3; i < event.count; i += 3) {
+      const { layout, bytes } = tape.views[event.arg(i + 2)]!;
+      transfers.push({ isSent: event.arg(i + 1) === 1, peer: event.arg(i), elements: layout.size, bytes });
+    }
     return transfers;
   }
   if (!isCollective(event.op)) return undefined;
-  const { ranks } = record.groups[event.arg(1)]!;
-  const groupRank = ranks.indexOf(tape.rank);
-  const [out, input, root] = [event.arg(4), event.arg(5), event.arg(6)];
-  const elementCounts = Array.from({ length: event.count - 7 }, (_, i) => event.arg(7 + i));
-  const otherMembers = ranks.map((_, member) => member).filter((member) => member !== groupRank);
-  const createPeerTransfers = (view: number, isSent: boolean, countElements: (member: number) => number): Transfer[] =>
-    otherMembers
-      .map((member) => createTransfer(view, isSent, ranks[member]!, countElements(member)))
-      .filter(({ elements }) => elements > 0);
-  switch (event.op) {
-    case "allGather":
-      return [
-        ...createPeerTransfers(input, true, () => elementCounts[groupRank]!),
-        ...createPeerTransfers(out, false, (member) => elementCounts[member]!),
-      ];
-    case "reduceScatter":
-      return [
-        ...createPeerTransfers(input, true, (member) => elementCounts[member]!),
-        ...createPeerTransfers(out, false, () => elementCounts[groupRank]!),
-      ];
-    case "allToAll":
-      return [
-        ...createPeerTransfers(input, true, (member) => elementCounts[member]!),
-        ...createPeerTransfers(out, false, (member) => elementCounts[ranks.length + member]!),
-      ];
-    case "broadcast":
-      return groupRank === root
-        ? otherMembers.map((member) => createTransfer(out, true, ranks[member]!))
-        : [createTransfer(out, false, ranks[root]!)];
-    case "allReduce": {
-      const { size } = tape.views[out]!.layout;
-      // Shares differ by at most one element; the first ranks have the larger ones.
-      const computeShareSize = (member: number): number =>
-        Math.floor(size / ranks.length) + (member < size % ranks.length ? 1 : 0);
-      const [getOwnShareSize, getMemberShareSize] = [() => computeShareSize(groupRank), computeShareSize];
-      return [
-        ...createPeerTransfers(out, true, getMemberShareSize),
-        ...createPeerTransfers(out, false, getOwnShareSize),
-        ...createPeerTransfers(out, true, getOwnShareSize),
-        ...createPeerTransfers(out, false, getMemberShareSize),
-      ];
-    }
-    default:
-      return [];
-  }
+  const out = tape.views[event.arg(4)];
+  if (!out) return []; // a barrier
+  const group = event.arg(1);
+  const ranks = groupMessages.ranks(group);
+  const elementBytes = dtypeBytes[out.dtype];
+  const counts = Array.from({ length: event.count - 7 }, (_, i) => event.arg(7 + i));
+  const sizes = { op: event.op, root: event.arg(6), counts, size: out.layout.size, elementBytes };
+  return groupMessages
+    .get(group)
+    .ofMember(ranks.indexOf(tape.rank), sizes)
+    .map(({ peer, isSent, elements }) => ({ isSent, peer: ranks[peer]!, elements, bytes: elements * elementBytes }));
 }
 
 function totalTraffic(trafficByGroup: ReadonlyMap<string, MutableTraffic>): RankTraffic {

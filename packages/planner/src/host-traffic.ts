@@ -11,7 +11,7 @@ export interface HostTraffic {
 /**
  * Counts what the ranks of host 0 send to other hosts in one attention, for each of several assignments of ranks to
  * hosts. An assignment lists the host number of each rank, row-major in `mesh`. For each assignment, the backend's
- * own code runs on the ranks of host 0 only. Collectives count in their direct form, as in `count`.
+ * own code runs on the ranks of host 0 only. Collectives count as in `count`.
  *
  * @example
  * ```ts

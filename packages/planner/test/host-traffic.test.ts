@@ -1,5 +1,5 @@
 import { ring } from "@mosaic/backend-ring";
-import { masks } from "@mosaic/core";
+import { type AttentionBackend, masks, scope } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { count, countHostTraffic, record } from "../src/index.ts";
 
@@ -22,6 +22,24 @@ test("countHostTraffic ignores messages within a host and those of other hosts",
     { forward: 0, backward: 0 },
     { forward: 0, backward: 0 },
   ]);
+});
+
+test("countHostTraffic counts a gathered share once for each other host", () => {
+  const backend: AttentionBackend = {
+    name: "scripted",
+    axes: [],
+    attend: (ctx) =>
+      scope(() => ctx.world.allGather(ctx.device.empty([60], "float32"), ctx.device.empty([10], "float32")).wait()),
+    attendBackward() {},
+  };
+  const hostAssignments = [
+    [0, 0, 0, 1, 1, 1],
+    [0, 1, 0, 2, 1, 1],
+    [0, 1, 2, 3, 4, 5],
+  ];
+  const traffic = countHostTraffic({ ...call, backend, mesh: { sp: 6 } }, hostAssignments);
+  // Host 0 has 3, 2 and 1 ranks, each with a share of 40 bytes, and there are 1, 2 and 5 other hosts.
+  expect(traffic.map(({ forward }) => forward)).toEqual([3 * 40, 2 * 2 * 40, 5 * 40]);
 });
 
 test("countHostTraffic rejects host lists of the wrong length", () => {

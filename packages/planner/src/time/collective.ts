@@ -1,17 +1,6 @@
-import type { TapeOp } from "../symbolic/tape.ts";
+import { CollectiveMessages, type CollectiveSizes } from "../collective-messages.ts";
 import type { Profile } from "./profile.ts";
 import { linkClass } from "./profile.ts";
-
-/** Arguments of a collective on one member. Counts are elements, by group rank. */
-export interface CollectiveArguments {
-  readonly op: TapeOp;
-  /** Group rank of the broadcast's root. */
-  readonly root: number;
-  readonly counts: readonly number[];
-  /** Number of elements of the whole tensor. */
-  readonly size: number;
-  readonly elementBytes: number;
-}
 
 /** Bytes of one transfer to a world rank. */
 export interface PeerTransfer {
@@ -19,56 +8,44 @@ export interface PeerTransfer {
   readonly bytes: number;
 }
 
-/** Traffic of a collective on one of its members: bytes to other ranks, and the number of consecutive latencies. */
+/** Traffic of a collective on one of its members: bytes to other ranks, and the seconds of consecutive latencies. */
 export interface CollectiveTraffic {
   readonly transfers: readonly PeerTransfer[];
-  readonly steps: number;
+  readonly latency: number;
 }
 
 /**
  * Returns the messages that member `rank` of a collective sends. Direct: every share is sent straight to its receivers,
- * all at once. Ring: shares pass from rank to rank, so that each rank sends only to its right neighbour, in one step
- * fewer than there are ranks; an allReduce takes two rounds.
+ * all at once, but to each other node once and forwarded there if several ranks share it. Ring: shares pass from rank to
+ * rank, so that each rank sends only to its right neighbour, in one step fewer than there are ranks; an allReduce takes
+ * two rounds.
  */
 // oxlint-disable-next-line max-params -- profile, group, member, and its arguments
 export function collectiveTraffic(
   profile: Profile,
   ranks: readonly number[],
   rank: number,
-  collective: CollectiveArguments,
+  collective: CollectiveSizes,
 ): CollectiveTraffic {
-  const { op } = collective;
+  const { op, elementBytes } = collective;
   const n = ranks.length;
-  if (op === "barrier") return { transfers: [], steps: Math.ceil(Math.log2(n)) };
+  const stepLatency = maxLatency(profile, ranks);
+  if (op === "barrier") return { transfers: [], latency: Math.ceil(Math.log2(n)) * stepLatency };
   if (profile.collectives === "ring" && op !== "allToAll") {
-    return { transfers: [ringTransfer(ranks, rank, collective)], steps: (op === "allReduce" ? 2 : 1) * (n - 1) };
+    const steps = (op === "allReduce" ? 2 : 1) * (n - 1);
+    return { transfers: [ringTransfer(ranks, rank, collective)], latency: steps * stepLatency };
   }
-  const transfers: PeerTransfer[] = [];
-  for (let peer = 0; peer < n; peer++) {
-    const bytes = peer === rank ? 0 : directBytes(collective, rank, peer, n);
-    if (bytes > 0) transfers.push({ peerRank: ranks[peer]!, bytes });
+  const nodes = ranks.map((worldRank) => Math.floor(worldRank / profile.ranksPerNode));
+  const messages = new CollectiveMessages(n, nodes);
+  const bytesByPeer = new Map<number, number>();
+  for (const { peer, isSent, elements } of messages.ofMember(rank, collective)) {
+    if (isSent) bytesByPeer.set(peer, (bytesByPeer.get(peer) ?? 0) + elements * elementBytes);
   }
-  return { transfers, steps: op === "allReduce" ? 2 : 1 };
-}
-
-// oxlint-disable-next-line max-params -- arguments, sender, receiver, and group size
-function directBytes(
-  { op, root, counts, size, elementBytes }: CollectiveArguments,
-  i: number,
-  j: number,
-  n: number,
-): number {
-  switch (op) {
-    case "allGather":
-      return counts[i]! * elementBytes;
-    case "reduceScatter":
-    case "allToAll":
-      return counts[j]! * elementBytes;
-    case "broadcast":
-      return i === root ? size * elementBytes : 0;
-    default:
-      return ((2 * size) / n) * elementBytes;
-  }
+  const transfers = [...bytesByPeer]
+    .toSorted(([a], [b]) => a - b)
+    .map(([peer, bytes]) => ({ peerRank: ranks[peer]!, bytes }));
+  const { direct, forwarded } = messages.steps(op);
+  return { transfers, latency: direct * stepLatency + forwarded * profile.links["intra-node"].latency };
 }
 
 /**
@@ -78,7 +55,7 @@ function directBytes(
 function ringTransfer(
   ranks: readonly number[],
   rank: number,
-  { op, root, counts, size, elementBytes }: CollectiveArguments,
+  { op, root, counts, size, elementBytes }: CollectiveSizes,
 ): PeerTransfer {
   const n = ranks.length;
   const nextIndex = (rank + 1) % n;
@@ -92,7 +69,7 @@ function ringTransfer(
 }
 
 /** Returns the longest latency, in seconds, of the links that a collective uses. */
-export function maxLatency(profile: Profile, ranks: readonly number[]): number {
+function maxLatency(profile: Profile, ranks: readonly number[]): number {
   const [first] = ranks as [number];
   const hasInterNodeLink = ranks.some((rank) => linkClass(profile, first, rank) === "inter-node");
   return profile.links[hasInterNodeLink ? "inter-node" : "intra-node"].latency;

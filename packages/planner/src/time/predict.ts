@@ -99,8 +99,8 @@ interface MutableTotals {
 
 /**
  * Counts what each rank of a record sends and receives by the class of the link: within its node, and to other nodes.
- * The second argument is a profile, or only its `ranksPerNode`. Collectives count in their direct form, as in
- * `count`.
+ * The second argument is a profile, or only its `ranksPerNode`. Collectives count as in `count` of a record whose
+ * hosts are the nodes.
  *
  * @example
  * ```ts
@@ -118,9 +118,12 @@ export function countLinks(
 ): readonly { readonly forward: LinkTraffic; readonly backward: LinkTraffic }[] {
   checkRecord("countLinks", record);
   checkRanksPerNode("countLinks", nodes);
+  const nodeByRank = Array.from({ length: meshSize(record.options.mesh) }, (_, rank) =>
+    Math.floor(rank / nodes.ranksPerNode),
+  );
   return record.ranks.map((recordedRank) => {
     const phases = { forward: createEmptyTraffic(), backward: createEmptyTraffic() };
-    for (const { phase, peer, isSent, elements, bytes } of listMessages(record, recordedRank)) {
+    for (const { phase, peer, isSent, elements, bytes } of listMessages(record, recordedRank, nodeByRank)) {
       const totals: MutableTotals =
         phases[phase][linkClass(nodes, recordedRank.tape.rank, peer)][isSent ? "sent" : "received"];
       totals.elements += elements;

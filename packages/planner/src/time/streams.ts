@@ -2,7 +2,8 @@ import { dtypeBytes, MosaicError } from "@mosaic/core";
 import { Quotient } from "../symmetry/quotient.ts";
 import type { AttentionRecord } from "../record.ts";
 import { isBatch, type TapeOp, type TapeReader } from "../symbolic/tape.ts";
-import { maxLatency, type CollectiveArguments, collectiveTraffic } from "./collective.ts";
+import type { CollectiveSizes } from "../collective-messages.ts";
+import { collectiveTraffic } from "./collective.ts";
 import type { MachineSimulator } from "./machine.ts";
 import { linkClass, type Profile } from "./profile.ts";
 
@@ -195,7 +196,6 @@ export class SimulatedStreams {
     const postedMembers = this.#pendingCollectives.get(key) ?? [];
     postedMembers.push(batch);
     this.#pendingCollectives.set(key, postedMembers);
-    const group = this.#record.groups[batch.group]!;
     if (postedMembers.length < this.#quotient.groupClasses(batch.group).length) return;
     this.#pendingCollectives.delete(key);
     const mismatchedMember = postedMembers.find(({ op }) => op !== batch.op);
@@ -206,7 +206,7 @@ export class SimulatedStreams {
     }
     const memberByIndex = new Map(postedMembers.map((postedMember) => [postedMember.index, postedMember]));
     const runningCollective: RunningCollective = { members: postedMembers, numPendingTransfers: 1 };
-    let steps = 0;
+    let latency = 0;
     for (const member of postedMembers) {
       const { ranks } = this.#record.groups[member.group]!;
       const traffic = collectiveTraffic(
@@ -215,7 +215,7 @@ export class SimulatedStreams {
         ranks.indexOf(member.rank),
         this.#collectiveArguments(member),
       );
-      ({ steps } = traffic);
+      ({ latency } = traffic);
       for (const { peerRank, bytes } of traffic.transfers) {
         const index = this.#quotient.representativeIndex(peerRank);
         member.bytesSent += bytes;
@@ -226,14 +226,10 @@ export class SimulatedStreams {
       }
     }
     // Transfers have one latency; a ring has one for each step.
-    this.#machine.startTimer(
-      batch.index,
-      this.#machine.now + steps * maxLatency(this.#profile, group.ranks),
-      runningCollective,
-    );
+    this.#machine.startTimer(batch.index, this.#machine.now + latency, runningCollective);
   }
 
-  #collectiveArguments(batch: PostedCollective): CollectiveArguments {
+  #collectiveArguments(batch: PostedCollective): CollectiveSizes {
     const { index, op, numArguments: count } = batch;
     const viewId = batch.arg(2) >= 0 ? batch.arg(2) : batch.arg(1);
     const tensorView = viewId >= 0 ? this.#record.ranks[index]!.tape.views[viewId]! : undefined;

@@ -18,7 +18,7 @@ export function encodeLinks(
   );
   const bytesByPair = new Map<number, number>();
   for (const recordedRank of record.ranks) {
-    for (const { peer, isSent, bytes } of listMessages(record, recordedRank)) {
+    for (const { peer, isSent, bytes } of listMessages(record, recordedRank, nodes)) {
       const { rank } = recordedRank.tape;
       if (isSent && peer !== rank)
         bytesByPair.set(rank * size + peer, (bytesByPair.get(rank * size + peer) ?? 0) + bytes);

@@ -44,7 +44,7 @@ test("every rank of a collective waits for the last one to join", () => {
   expect(simulation.ranks.map(({ exposedCommunicationSeconds }) => exposedCommunicationSeconds)).toEqual([1.5, 0.5]);
 });
 
-test("an allGather crosses nodes on two links as a ring and on all links in direct form", () => {
+test("an allGather crosses nodes on two links as a ring and once per node in direct form", () => {
   const spreadOverNodes = (profile: Profile): Profile => {
     const { links } = profile;
     return {
@@ -53,12 +53,12 @@ test("an allGather crosses nodes on two links as a ring and on all links in dire
       links: { ...links, "inter-node": { ...links["inter-node"], bandwidth: 2, sharedBy: 2 } },
     };
   };
-  // In direct form, both ranks of a node send 2 shares of 2 elements each through one port of half an element per
-  // second.
-  expect(runScript({ sp: n }, spreadOverNodes(directProfile), collectives["allGather"]!).seconds).toBeCloseTo(
-    0.5 + 16,
-    9,
-  );
+  const secondsOf = (name: string): number =>
+    runScript({ sp: n }, spreadOverNodes(directProfile), collectives[name]!).seconds;
+  // In direct form, both ranks of a node send a share of 2 elements through one port of half an element per second. It
+  // is forwarded in the other node. A reduceScatter sends 2 shares for each rank of the other node.
+  expect(secondsOf("allGather")).toBeCloseTo(0.5 + 8, 9);
+  expect(secondsOf("reduceScatter")).toBeCloseTo(0.5 + 16, 9);
   expect(runScript({ sp: n }, spreadOverNodes(ringProfile), collectives["allGather"]!).seconds).toBeCloseTo(
     0.5 + 12,
     9,
