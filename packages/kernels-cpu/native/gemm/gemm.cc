@@ -217,6 +217,7 @@ class Gemm {
       GemmBlock block;
       const MatrixPart part{rows.first, rows.count, b.row + depth, blockDepth};
       block.a = kernels_.packRows(p.a, part, ceilDiv(b.columns, kernels_.tileColumns), memory.rows);
+      block.areRowsPacked = block.a.data == memory.rows;
       block.panels = panelsAt(depth);
       block.panelBytes = panelBytes(blockDepth);
       block.rows = rows.count;
@@ -232,6 +233,9 @@ class Gemm {
       const int64_t nextDepth = depth + blockDepth;
       block.next = packsNextBlock ? BlockToPack{p.b, partOf(b, {nextDepth, 0}), panelOf(memory, nextDepth)}
                                   : BlockToPack{};
+      const MatrixPart nextPart{rows.first, rows.count, b.row + nextDepth,
+                                std::min<int64_t>(kernels_.blockDepth, b.rows - nextDepth)};
+      block.nextRows = block.areRowsPacked && !isLastBlock ? readsOf(p.a, nextPart) : UpcomingReads{};
       kernels_.multiply(block);
     }
   }

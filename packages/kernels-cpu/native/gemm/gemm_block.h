@@ -18,30 +18,57 @@ struct BlockProduct {
 
   MOSAIC_NOINLINE void multiply(const GemmBlock& block) {
     const MatrixUnit<V> unit;
-    for (int64_t j = 0; j < block.columns; j += width) multiplyPanel<N>(block, j);
+    const int64_t steps = RegisterTile<V, E, Shape::wideRows, N>::numSteps(block.depth);
+    const int64_t tiles = ceilDiv(block.columns, width) * ceilDiv(block.rows, Shape::wideRows);
+    Prefetches prefetches{ceilDiv(Shape::wideRows * block.panelBytes, block.rows * steps),
+                          PacedPrefetch(block.nextRows, kCacheLineBytes),
+                          static_cast<int32_t>(ceilDiv(countLines(block.nextRows), tiles))};
+    for (int64_t j = 0; j < block.columns; j += width) multiplyPanel<N>(block, j, prefetches);
   }
 
  private:
+  /// What the tiles of a block prefetch.
+  struct Prefetches {
+    int64_t panelStep;  // bytes of the next panel per step of a tile
+    PacedPrefetch nextRows;
+    int32_t lines;  // of nextRows, per tile
+  };
+
   /// Uses tiles of fewer vectors and more rows if the columns do not fill a panel.
   template <int vectors>
-  MOSAIC_INLINE void multiplyPanel(const GemmBlock& block, int64_t j) {
+  MOSAIC_INLINE void multiplyPanel(const GemmBlock& block, int64_t j, Prefetches& prefetches) {
     if constexpr (vectors > 1 && !RegisterTile<V, E, Shape::wideRows, N>::isAsynchronous) {
-      if (block.columns - j <= (vectors - 1) * L) return multiplyPanel<vectors - 1>(block, j);
+      if (block.columns - j <= (vectors - 1) * L) return multiplyPanel<vectors - 1>(block, j, prefetches);
     }
     const void* panel = static_cast<const char*>(block.panels) + j / width * block.panelBytes;
+    const bool areRowsCached = j > 0 || block.areRowsPacked || block.a.step != 1;
     forEachTile<Shape::wideRows * N / vectors>(0, static_cast<int32_t>(block.rows), [&]<int rows>(int32_t i) {
-      if (vectors == N && j > 0) return computeTile<rows, vectors>(block, panel, i, j);
-      computeTileAndPack<rows, vectors>(block, panel, i, j);
+      prefetches.nextRows.stepLines(prefetches.lines);
+      const LineSweep sweep = nextPanel<rows, vectors>(block, panel, {i, j}, prefetches);
+      if (vectors == N && areRowsCached && (j > 0 || block.next.part.rows == 0)) {
+        return computeTile<rows, vectors>(block, panel, i, j, sweep);
+      }
+      computeTileAndPack<rows, vectors>(block, panel, i, j, sweep);
     });
   }
 
-  /// Computes a tile and prefetches part of the next panel, which follows in memory.
+  struct TilePosition {
+    int32_t i;
+    int64_t j;
+  };
+
+  /// Returns the part of the next panel that a tile prefetches; of the same panel if it is the last.
   template <int rows, int vectors>
-  MOSAIC_NOINLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
-    const UpcomingReads share = nextPanel(block, j, i, i + rows);
-    LineSweep sweep{static_cast<const char*>(share.data),
-                    share.bytes / RegisterTile<V, E, rows, vectors>::numSteps(block.depth)};
-    computeTile<rows, vectors>(block, panel, i, j, sweep);
+  MOSAIC_INLINE LineSweep nextPanel(const GemmBlock& block, const void* panel, const TilePosition& tile,
+                                    const Prefetches& prefetches) {
+    const int64_t distance = tile.j + width < block.columns ? block.panelBytes : 0;
+    const int64_t bytes = prefetches.panelStep * RegisterTile<V, E, rows, vectors>::numSteps(block.depth);
+    return {static_cast<const char*>(panel) + distance + tile.i / Shape::wideRows * bytes, prefetches.panelStep};
+  }
+
+  template <int rows, int vectors>
+  MOSAIC_NOINLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j, LineSweep sweep) {
+    multiplyAndStore<rows, vectors>(block, panel, i, j, sweep);
   }
 
   /// Computes a tile of the first panel, or of one that is not full. Also prefetches rows of the next tile, which no
@@ -49,34 +76,42 @@ struct BlockProduct {
   /// and packed at once. Rows that are a multiple of a page apart map to so few sets of a cache that a whole block of
   /// them would evict itself.
   template <int rows, int vectors>
-  MOSAIC_NOINLINE void computeTileAndPack(const GemmBlock& block, const void* panel, int32_t i, int64_t j) {
+  MOSAIC_NOINLINE void computeTileAndPack(const GemmBlock& block, const void* panel, int32_t i, int64_t j,
+                                          LineSweep sweep) {
     const MatrixPart share = shareOf(block.next.part, i, minOf(i + rows, block.rows), block.rows);
-    PrefetchPair prefetch{Prefetch(nextRows(block, i + rows, minOf(rows, block.rows - i - rows))),
-                          Prefetch(share.rows > 0 ? readsOf(block.next.b, share) : nextPanel(block, j, i, i + rows))};
-    computeTile<rows, vectors>(block, panel, i, j, prefetch);
+    constexpr int64_t elementBytes = sizeof(typename E::Scalar);
+    const int64_t rowBytes = i + rows < block.rows ? block.a.rowStride * elementBytes : 0;
+    SweepPair prefetch{{sweep.line, 0, INT64_MAX, 0, sweep.stride},
+                       {static_cast<const char*>(rowsAt<E>(block.a, i).data) + rows * rowBytes, rowBytes}};
+    if (share.rows > 0) {
+      const UpcomingReads reads = readsOf(block.next.b, share);
+      const int64_t steps = RegisterTile<V, E, rows, vectors>::numSteps(block.depth);
+      const int64_t stepBytes = minOf(kCacheLineBytes, ceilDiv(reads.count * reads.bytes, steps));
+      prefetch.ranges = {static_cast<const char*>(reads.data), 0, reads.bytes, reads.stride, stepBytes};
+    }
+    multiplyAndStore<rows, vectors>(block, panel, i, j, prefetch);
     if (share.rows == 0) return;
-    const int64_t offset = (share.row - block.next.part.row) * width * static_cast<int64_t>(sizeof(typename E::Scalar));
+    const int64_t offset = (share.row - block.next.part.row) * width * elementBytes;
     GemmPack<V, E>::packColumns(block.next.b, share, static_cast<char*>(block.next.panel) + offset);
   }
 
   template <int rows, int vectors, class P>
-  MOSAIC_INLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j, P& prefetch) {
+  MOSAIC_INLINE void multiplyAndStore(const GemmBlock& block, const void* panel, int32_t i, int64_t j, P& prefetch) {
     using Tile = RegisterTile<V, E, rows, vectors>;
     prefetchOut(block, {i, minOf(rows, block.rows - i), j, minOf(vectors * L, block.columns - j)});
     Tile c;
     Tile::product(c, rowsAt<E>(block.a, i), panel, width, block.depth, prefetch);
     const int64_t remainingRows = block.rows - i;
     const int presentRows = rows == 32 && remainingRows < rows ? static_cast<int>(remainingRows) : rows;
-    const bool isWhole = j + vectors * L <= block.columns;
     const GemmEpilogue* e = block.epilogue;
-    if (e && (e->hasActivation || e->rowBias || e->gate || e->preActivation)) {
-      storeWithEpilogue<vectors>(block, c, i, j, presentRows);
-    } else if (isWhole && block.out.dtype == DType::Float32 && block.sum == nullptr) {
-      storeFullTile<vectors>(block, c, i, j, presentRows);
-    } else if (isWhole && block.out.dtype == DType::BFloat16 && !block.add) {
-      storeFullBf16Tile<vectors>(block, c, i, j, presentRows);
+    const bool hasOnlyColumnBias = !e || !(e->hasActivation || e->rowBias || e->gate || e->preActivation);
+    const bool isPlain = j + vectors * L <= block.columns && hasOnlyColumnBias;
+    if (isPlain && block.out.dtype == DType::Float32 && block.sum == nullptr) {
+      storeFullTile<rows, vectors>(block, c, i, j, presentRows);
+    } else if (isPlain && block.out.dtype == DType::BFloat16 && !block.add) {
+      storeFullBf16Tile<rows, vectors>(block, c, i, j, presentRows);
     } else {
-      storePartialTile<vectors>(block, c, i, j, presentRows);
+      storeThroughMemory<rows, vectors>(block, c, i, j, presentRows);
     }
   }
 
@@ -94,21 +129,6 @@ struct BlockProduct {
     }
   }
 
-  /// Returns `count` rows of a from `first` on; empty if a is stored along rows.
-  MOSAIC_INLINE UpcomingReads nextRows(const GemmBlock& block, int64_t first, int64_t count) {
-    if (block.a.step != 1 || count <= 0) return {};
-    constexpr int64_t elementBytes = sizeof(typename E::Scalar);
-    return {rowsAt<E>(block.a, first).data, count, block.a.rowStride * elementBytes, block.depth * elementBytes};
-  }
-
-  /// Returns the share of the panel after that of column j for rows [from, to); empty after the last panel.
-  MOSAIC_INLINE UpcomingReads nextPanel(const GemmBlock& block, int64_t j, int64_t from, int64_t to) {
-    if (j + width >= block.columns) return {};
-    const char* next = static_cast<const char*>(block.panels) + (j / width + 1) * block.panelBytes;
-    const int64_t begin = from * block.panelBytes / block.rows, end = to * block.panelBytes / block.rows;
-    return {next + begin, 1, 0, end - begin};
-  }
-
   /// Returns the share of the depths of `part` for rows [from, to) out of `rows`, in whole cache lines except for the
   /// last.
   MOSAIC_INLINE MatrixPart shareOf(const MatrixPart& part, int64_t from, int64_t to, int64_t rows) {
@@ -117,36 +137,52 @@ struct BlockProduct {
     return {part.row + first, minOf(to * units / rows * unit, part.rows) - first, part.column, part.columns};
   }
 
-  /// Returns the memory that packing `part` of b reads; empty if neither rows nor columns are dense.
-  MOSAIC_INLINE UpcomingReads readsOf(const Matrix& b, const MatrixPart& part) {
-    if (part.rows == 0) return {};
-    const int64_t elementSize = dtypeBytes(b.dtype);
-    const char* data = at(b, part.row, part.column);
-    if (b.rowStride == 1) return {data, part.columns, b.columnStride * elementSize, part.rows * elementSize};
-    return {data, part.rows, b.rowStride * elementSize, b.columnStride == 1 ? part.columns * elementSize : 0};
-  }
-
-  template <int vectors, class Tile>
-  MOSAIC_INLINE void storeFullTile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
-    auto* out = reinterpret_cast<float*>(at(block.out, i, j));
-    const float* bias = block.epilogue ? block.epilogue->columnBias : nullptr;
-    for (int r = 0; r < presentRows; r++, out += block.out.rowStride) {
-#pragma GCC unroll 8
-      for (int n = 0; n < vectors; n++) {
-        Vec x = Tile::get(c, r, n);
-        if (block.add) x = V::add(V::load(out + n * L), x);
-        if (bias) x = V::add(x, V::load(bias + j + n * L));
-        V::store(out + n * L, x);
-      }
+  /// Calls fn(row) for the rows of a tile that are present. All rows of a register tile are present. They are the
+  /// constants of an unrolled loop, because an array that a variable indexes lies in memory, not in registers.
+  template <int rows, class Tile, class Fn>
+  MOSAIC_INLINE void forEachRow(int presentRows, const Fn& fn) {
+    if constexpr (Tile::isAsynchronous) {
+      for (int r = 0; r < presentRows; r++) fn(r);
+    } else {
+#pragma GCC unroll 32
+      for (int r = 0; r < rows; r++) fn(r);
     }
   }
 
-  template <int vectors, class Tile>
+  template <int rows, int vectors, class Tile>
+  MOSAIC_INLINE void storeFullTile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
+    auto* out = reinterpret_cast<float*>(at(block.out, i, j));
+    const int64_t stride = block.out.rowStride;
+    const float* bias = block.epilogue ? block.epilogue->columnBias : nullptr;
+    const auto store = [&](const auto& finish) __attribute__((always_inline)) {
+      forEachRow<rows, Tile>(presentRows, [&](int r) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+        for (int n = 0; n < vectors; n++) V::store(out + n * L, finish(Tile::get(c, r, n), n));
+        out += stride;
+      });
+    };
+    const auto addBias = [&](Vec x, int n) __attribute__((always_inline)) {
+      return V::add(x, V::load(bias + j + n * L));
+    };
+    const auto addOut = [&](Vec x, int n) __attribute__((always_inline)) { return V::add(V::load(out + n * L), x); };
+    if (block.add && bias) {
+      store([&](Vec x, int n) __attribute__((always_inline)) { return addBias(addOut(x, n), n); });
+    } else if (block.add) {
+      store(addOut);
+    } else if (bias) {
+      store(addBias);
+    } else {
+      store([](Vec x, int) __attribute__((always_inline)) { return x; });
+    }
+  }
+
+  template <int rows, int vectors, class Tile>
   MOSAIC_INLINE void storeFullBf16Tile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
     auto* out = reinterpret_cast<uint16_t*>(at(block.out, i, j));
+    const int64_t stride = block.out.rowStride;
     const float* bias = block.epilogue ? block.epilogue->columnBias : nullptr;
     const float* sum = block.sum ? block.sum + i * block.sumStride + j : nullptr;
-    for (int r = 0; r < presentRows; r++, out += block.out.rowStride) {
+    forEachRow<rows, Tile>(presentRows, [&](int r) __attribute__((always_inline)) {
 #pragma GCC unroll 8
       for (int n = 0; n < vectors; n++) {
         Vec x = Tile::get(c, r, n);
@@ -154,53 +190,27 @@ struct BlockProduct {
         if (bias) x = V::add(x, V::load(bias + j + n * L));
         V::storeBf16(out + n * L, x);
       }
-    }
+      out += stride;
+    });
   }
 
-  /// Stores a tile that may be partial, to any dtype.
-  template <int vectors, class Tile>
-  MOSAIC_INLINE void storePartialTile(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
-    for (int r = 0; r < presentRows; r++) {
-#pragma GCC unroll 8
-      for (int n = 0; n < vectors; n++) {
-        const int64_t column = j + n * L, remainingColumns = block.columns - column;
-        if (remainingColumns <= 0) break;
-        const int laneCount = remainingColumns < L ? static_cast<int>(remainingColumns) : L;
-        Vec x = Tile::get(c, r, n);
-        if (block.sum) x = V::add(x, V::loadPartial(block.sum + (i + r) * block.sumStride + column, laneCount));
-        const float* bias = block.epilogue ? block.epilogue->columnBias : nullptr;
-        storeVector(block, at(block.out, i + r, column), x, {bias ? bias + column : nullptr, laneCount});
-      }
-    }
-  }
-
-  /// Stores a tile through memory, row by row, in one function, because it needs tens of instructions.
-  template <int vectors, class Tile>
-  MOSAIC_INLINE void storeWithEpilogue(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
+  /// Stores a tile that may be partial, to any dtype, with any epilogue: through memory, row by row, in one function,
+  /// because it needs tens of instructions.
+  template <int rows, int vectors, class Tile>
+  MOSAIC_INLINE void storeThroughMemory(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
     constexpr int tileWidth = vectors * L;
     alignas(64) float sums[sizeof(Tile) / sizeof(float)];
-    for (int r = 0; r < presentRows; r++) {
+    forEachRow<rows, Tile>(presentRows, [&](int r) __attribute__((always_inline)) {
 #pragma GCC unroll 8
       for (int n = 0; n < vectors; n++) V::store(sums + r * tileWidth + n * L, Tile::get(c, r, n));
-    }
+    });
     Matrix out = block.out;
     out.data = at(out, i, j);
-    const GemmEpilogue epilogue = epilogueAt(*block.epilogue, i, j, out.data - block.out.data);
+    const GemmEpilogue epilogue =
+        block.epilogue ? epilogueAt(*block.epilogue, i, j, out.data - block.out.data) : GemmEpilogue{};
     const float* earlier = block.sum ? block.sum + i * block.sumStride + j : nullptr;
     SumsStore<V>::run({sums, presentRows, minOf(tileWidth, block.columns - j), tileWidth, earlier, block.sumStride},
-                      out, block.add, &epilogue);
-  }
-
-  /// The first `count` lanes of a vector.
-  struct Lanes {
-    const float* bias;  // or null
-    int count;
-  };
-
-  MOSAIC_INLINE void storeVector(const GemmBlock& block, char* to, Vec x, const Lanes& lanes) {
-    if (block.add) x = V::add(loadElements<V>(block.out.dtype, to, 1, lanes.count), x);
-    if (lanes.bias) x = V::add(x, V::loadPartial(lanes.bias, lanes.count));
-    storeElements<V>(block.out.dtype, to, 1, x, lanes.count);
+                      out, block.add, block.epilogue ? &epilogue : nullptr);
   }
 };
 

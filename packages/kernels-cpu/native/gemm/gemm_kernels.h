@@ -27,6 +27,15 @@ struct MatrixPart {
   int64_t row, rows, column, columns;
 };
 
+/// Returns the memory that packing `part` of a matrix reads; empty ranges if neither rows nor columns are dense.
+static inline UpcomingReads readsOf(const Matrix& m, const MatrixPart& part) {
+  if (part.rows == 0) return {};
+  const int64_t elementSize = dtypeBytes(m.dtype);
+  const char* data = at(m, part.row, part.column);
+  if (m.rowStride == 1) return {data, part.columns, m.columnStride * elementSize, part.rows * elementSize};
+  return {data, part.rows, m.rowStride * elementSize, m.columnStride == 1 ? part.columns * elementSize : 0};
+}
+
 /// The operations on finished sums before they are stored.
 struct GemmEpilogue {
   const float* columnBias;  // [columns], or null
@@ -65,6 +74,7 @@ struct BlockToPack {
 /// out ← a · panels, + sum if not null, + out if `add`, and the epilogue, if any.
 struct GemmBlock {
   Operand a;           // [rows][depth], in the layout of `packRows`
+  bool areRowsPacked;  // a was packed, and is in the caches
   const void* panels;  // [depth][columns] each
   int64_t panelBytes;  // distance between panels
   int64_t rows, columns;
@@ -75,6 +85,7 @@ struct GemmBlock {
   bool add;
   const GemmEpilogue* epilogue;  // starts at the first row and column of the block; or null
   BlockToPack next;              // packed while the first panel is multiplied; zero rows if none
+  UpcomingReads nextRows;        // read after this block, to pack rows; empty if none
 };
 
 /// Finished sums and their destination: out ← sums, + out if `add`, and the epilogue, if any.

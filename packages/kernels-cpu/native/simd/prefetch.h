@@ -20,32 +20,9 @@ inline __attribute__((always_inline)) int64_t countLines(const UpcomingReads& re
   return reads.count * ((reads.bytes + kCacheLineBytes - 1) / kCacheLineBytes);
 }
 
-/// Prefetches ranges into the L2 cache, one line per step; after the last line it repeats that line.
-class Prefetch {
- public:
-  __attribute__((always_inline)) explicit Prefetch(const UpcomingReads& reads)
-      : line_(static_cast<const char*>(reads.data)),
-        end_(line_ + reads.bytes),
-        last_(reads.count > 0 ? line_ + (reads.count - 1) * reads.stride + reads.bytes - 1 : line_),
-        stride_(reads.stride),
-        gap_(reads.stride - (reads.bytes + kCacheLineBytes - 1) / kCacheLineBytes * kCacheLineBytes) {}
-
-  __attribute__((always_inline)) void step() {
-    __builtin_prefetch(line_, 0, 2);
-    line_ += kCacheLineBytes;
-    const bool isStretchDone = line_ >= end_;
-    line_ += isStretchDone ? gap_ : 0;
-    end_ += isStretchDone ? stride_ : 0;
-    line_ = line_ < last_ ? line_ : last_;
-  }
-
- private:
-  const char *line_, *end_, *last_;
-  const int64_t stride_, gap_;
-};
-
-/// Like `Prefetch`, in steps of `stepBytes`, at most a line. With smaller steps, several prefetch the same line, so
-/// that the lines are spread evenly over more steps. A counter of steps would need a branch and registers of the loop.
+/// Prefetches ranges into the L2 cache in steps of `stepBytes`, at most a line; after the last line it repeats that
+/// line. With smaller steps, several prefetch the same line, so that the lines are spread evenly over more steps. A
+/// counter of steps would need a branch and registers of the loop.
 class PacedPrefetch {
  public:
   __attribute__((always_inline)) PacedPrefetch(const UpcomingReads& reads, int64_t stepBytes)
@@ -82,14 +59,6 @@ class PacedPrefetch {
   const int64_t stride_, gap_, stepBytes_;
 };
 
-struct PrefetchPair {
-  Prefetch first, second;
-  __attribute__((always_inline)) void step() {
-    first.step();
-    second.step();
-  }
-};
-
 /// Prefetches lines `stride` bytes apart. Its state is minimal, because the tile beside it takes most registers.
 struct LineSweep {
   const char* line;
@@ -97,6 +66,42 @@ struct LineSweep {
   __attribute__((always_inline)) void step() {
     __builtin_prefetch(line, 0, 2);
     line += stride;
+  }
+};
+
+/// Prefetches ranges `stride` bytes apart in steps of `stepBytes`, at most a line, and after the last range what
+/// follows it. Like `PacedPrefetch`, with less state.
+struct RangeSweep {
+  const char* range;
+  int64_t offset, bytes, stride, stepBytes;
+  __attribute__((always_inline)) void step() {
+    __builtin_prefetch(range + offset, 0, 2);
+    offset += stepBytes;
+    const bool isRangeDone = offset >= bytes;
+    offset = isRangeDone ? 0 : offset;
+    range += isRangeDone ? stride : 0;
+  }
+};
+
+/// Prefetches rows that are read 4 bytes per step, each at its next line: eight rows in eight steps, half a line of
+/// each.
+struct RowSweep {
+  const char* row;
+  int64_t stride, offset = 0;
+  __attribute__((always_inline)) void step() {
+    __builtin_prefetch(row + offset, 0, 2);
+    row += 4;
+    offset += stride;
+    offset = offset == 8 * stride ? 0 : offset;
+  }
+};
+
+struct SweepPair {
+  RangeSweep ranges;
+  RowSweep rows;
+  __attribute__((always_inline)) void step() {
+    ranges.step();
+    rows.step();
   }
 };
 
