@@ -19,9 +19,11 @@ namespace {
 
 constexpr int64_t kBlockRows = 192;           // rows per block of a; the block fits the L2 cache
 constexpr int64_t kMaxPackedBytes = 8 << 20;  // bytes of the packed part of b
-// Panels are the tasks of products with more than one block of rows only if there are at most this many rows, which
-// would yield too few blocks, and at least this many bytes of b, which then does not fit the L2 cache.
-constexpr int64_t kMaxPanelRows = 1024, kMinPanelBytes = 2 << 20;
+// Panels are the tasks of products with more than one block of rows only if there are few rows, because each panel
+// reads all rows of a again, and at least this many bytes of b, which then does not fit the L2 cache. The number of
+// rows that yields enough blocks grows with the number of threads.
+constexpr int64_t kMinPanelBytes = 2 << 20;
+constexpr int64_t kPanelRowsPerThread = 128, kMinPanelRows = 384, kMaxPanelRows = 1024;
 constexpr int64_t kMaxPackedDepth = 4096;     // depth of the packed part of b
 constexpr int64_t kMaxWideFloats = 1 << 24;   // size limit of a float32 copy of out: 64 MiB, kept by the arena
 constexpr int64_t kMaxSumFloats = 1 << 17;    // accumulators per task; they fit the L2 cache
@@ -112,7 +114,8 @@ class Gemm {
   bool isParallelOverPanels() const {
     const int64_t panels = ceilDiv(product_.n, kernels_.tileColumns);
     if (product_.m <= kBlockRows) return panels >= 4 * threads_;
-    return product_.m <= kMaxPanelRows && product_.n * product_.k * bytes_ >= kMinPanelBytes &&
+    const int64_t maxRows = std::clamp(kPanelRowsPerThread * threads_, kMinPanelRows, kMaxPanelRows);
+    return product_.m <= maxRows && product_.n * product_.k * bytes_ >= kMinPanelBytes &&
            panels >= 8 * threads_ && isReadInPlace();
   }
   /// Whether rows of a can be read in place if there are few panels.
