@@ -1,5 +1,5 @@
 import * as mosaic from "@mosaic/attention";
-import { readBandwidth } from "@mosaic/attention/planner";
+import { fmaPeak, readBandwidth } from "@mosaic/attention/planner";
 import { type BenchmarkCase, median, now } from "./case.ts";
 import {
   onnxScriptPath,
@@ -36,7 +36,7 @@ const problems: readonly DecodeProblem[] = (["f32", "bf16"] as const).flatMap((d
 
 /**
  * Compared with the time to read the keys and values, at the read bandwidth measured for a working set of the same
- * size.
+ * size (`share`), and with the longer of this and the time of the products at the machine's peak (`bound`).
  */
 export const decodeCases: readonly BenchmarkCase[] = problems.map(createDecodeCase);
 
@@ -81,22 +81,26 @@ function createDecodeCase(problem: DecodeProblem): BenchmarkCase {
       await using ctx = await mosaic.init({ device: "cpu", rank: 0, worldSize: 1 });
       const timeOnce = prepare(ctx, problem);
       const bytes = 2 * numKvHeads * keys * HEAD_DIM * dtypes[dtype].bytes;
-      const times: { seconds: number; bandwidth: number }[] = [];
+      const flops = 4 * numHeads * queries * keys * HEAD_DIM;
+      const times: { seconds: number; bandwidth: number; peakGflops: number }[] = [];
       for (let i = 0; i <= repetitions; i++) {
         const bandwidth = readBandwidth(bytes);
+        const peakGflops = fmaPeak(undefined, dtypes[dtype].name);
         const seconds = await timeOnce();
-        if (i > 0) times.push({ seconds, bandwidth });
+        if (i > 0) times.push({ seconds, bandwidth, peakGflops });
       }
       const seconds = Math.min(...times.map((time) => time.seconds));
       const bandwidth = Math.max(...times.map((time) => time.bandwidth));
+      const peakGflops = Math.max(...times.map((time) => time.peakGflops));
+      const bound = seconds / (Math.max(bytes / bandwidth, flops / peakGflops) / 1e9);
       const bandwidthShare = bytes / seconds / 1e9 / bandwidth;
       const medianShare = median(times.map((time) => bytes / time.seconds / 1e9 / time.bandwidth));
-      const gflops = (4 * numHeads * queries * keys * HEAD_DIM) / seconds / 1e9;
+      const gflops = flops / seconds / 1e9;
       return [
         {
           case: name,
-          numbers: { seconds, bandwidth, share: bandwidthShare, medianShare, gflops },
-          text: `${(seconds * 1e3).toFixed(2).padStart(8)} ms   ${(bandwidthShare * 100).toFixed(1).padStart(5)} % of read bandwidth (${bandwidth.toFixed(1)} GB/s), median ${(medianShare * 100).toFixed(1)} %, ${gflops.toFixed(0)} GFLOP/s`,
+          numbers: { seconds, bandwidth, peakGflops, share: bandwidthShare, medianShare, gflops, bound },
+          text: `${(seconds * 1e3).toFixed(2).padStart(8)} ms   ${(bandwidthShare * 100).toFixed(1).padStart(5)} % of read bandwidth (${bandwidth.toFixed(1)} GB/s), median ${(medianShare * 100).toFixed(1)} %, ${gflops.toFixed(0)} of ${peakGflops.toFixed(0)} GFLOP/s, ${bound.toFixed(2)} × the longer of reading and multiplying`,
         },
       ];
     },
