@@ -215,6 +215,53 @@ onEveryIsa("attention of few queries with a window", (device) => {
   });
 });
 
+// Rows of several heads fill one medium panel, two of them, or wide ones and a medium one, depending on the instruction
+// set. Blocks of keys that all queries see are converted as they are read; the last visible block is copied.
+onEveryIsa("attention of a few queries whose heads share keys", (device) => {
+  const [size, count, numVisible] = [64, 700, 690];
+  const shapes = [
+    [2, 4],
+    [4, 4],
+    [8, 4],
+    [4, 16],
+    [8, 16],
+  ] as const;
+  const cases = dtypes.flatMap((dtype) => shapes.map(([group, queries]) => [group, queries, dtype] as const));
+  test.each(cases)("computes %d heads with %d queries each in %s, and ignores NaN in masked keys", async (...args) => {
+    const [group, queries, dtype] = args;
+    const random = createGenerator(group * queries);
+    const drawSample = (numHeads: number, length: number): Sample =>
+      createSample(device(), [1, numHeads, length, size], { dtype, value: random });
+    const [q, k, v] = [drawSample(group, queries), drawSample(1, count), drawSample(1, count)];
+    for (const { x } of [k, v]) {
+      using hiddenRows = x.slice(2, numVisible);
+      device().kernels.fill(hiddenRows, Number.NaN);
+    }
+    using out = device().empty([1, group, queries, size], "float32");
+    using lse = device().empty([1, group, queries], "float32");
+    device().kernels.fill(lse, Number.NEGATIVE_INFINITY);
+    const mask = [{ q0: 0, q1: queries, k0: 0, k1: numVisible, type: "full" }] as const;
+    const tile = { q: spans(queries), k: spans(count), mask, scale: 1 };
+    device().kernels.attend({ out, lse }, q.x, { k: k.x, v: v.x }, tile);
+    const [actualOut, actualLse] = [await out.read(), await lse.read()];
+    for (const [row, lseAt] of actualLse.entries()) {
+      const query = q.values.slice(row * size, (row + 1) * size);
+      const scores = Array.from({ length: numVisible }, (_, j) =>
+        query.reduce((sum, x, d) => sum + x * k.values[j * size + d]!, 0),
+      );
+      const maxScore = Math.max(...scores);
+      const weights = scores.map((score) => Math.exp(score - maxScore));
+      const total = weights.reduce((sum, weight) => sum + weight);
+      expect(Math.abs(lseAt - (maxScore + Math.log(total)))).toBeLessThan(1e-5);
+      for (let d = 0; d < size; d++) {
+        const expectedValue = weights.reduce((sum, weight, j) => sum + (weight / total) * v.values[j * size + d]!, 0);
+        expect(Math.abs(actualOut[row * size + d]! - expectedValue)).toBeLessThan(tolerances[dtype]);
+      }
+    }
+    for (const { x } of [q, k, v]) x[Symbol.dispose]();
+  });
+});
+
 /** Computes one row of attention in float64. */
 function reference(
   q: readonly number[],

@@ -26,12 +26,24 @@ struct Rows {
   int64_t rowStride, columnStride;  // elements
 };
 
+/// Keys or values that a kernel converts to float32 part by part, as its tiles read them. A part stays in the L1 cache,
+/// which a copy of a whole block does not; but every panel converts it again.
+struct StagedRows {
+  /// Columns of V per part; a multiple of the rows of every tile.
+  static constexpr int32_t kColumns = 16;
+  /// Rows of K per part: at least those of a tile.
+  static constexpr int32_t kMaxTileRows = 16;
+  Rows rows;  // of whole vectors, with unit column stride; no data: not staged
+  float* part;
+};
+
 /// A block of keys. `first` is the index of its first key, in the numbering that masks use. The block is padded with
 /// zero keys to a multiple of `keyMultiple`.
 struct KvRows {
   Operand k, v;     // [key][depth]; v is not set in the forward
   Operand columns;  // [depth][key] of V in the forward, of K in the backward; K has depth D, V has Dv
   int32_t first, count;
+  StagedRows stagedK, stagedV;  // replace k and columns in `fold`; float32 products only
   UpcomingReads nextK, nextV;  // prefetch hints: the next block, read while this one is folded; empty if none
 };
 
@@ -144,7 +156,7 @@ struct AttentionKernels {
   /// Rearranges `width` rows in place into the layout of products that reduce over rows.
   void (*pairRows)(void* rows, int64_t stride, int64_t depth);
 
-  /// Folds a block that is visible to every row in full.
+  /// Folds a block that is visible to every row in full. Other kernels do not accept staged rows.
   void (*fold)(ForwardPanel& panel, const KvRows& keys);
   /// Folds a block that is partly visible to some rows. A NaN reaches only the rows that attend to it.
   void (*foldMasked)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds);

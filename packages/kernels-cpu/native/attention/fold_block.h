@@ -25,7 +25,7 @@ template <class V, class E, int vectors>
 struct FoldBlock {
   using Vec = typename V::Vec;
   using Shape = typename E::template Shape<V>;
-  static constexpr int N = vectors, R = N == Shape::vectors ? Shape::rows : Shape::narrowRows;
+  static constexpr int N = vectors, R = N == 1 && N != Shape::vectors ? Shape::narrowRows : Shape::rows;
   static constexpr int L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int width = N * L;
   static constexpr float kRescaleThreshold = 40;     // in units of (s − m) · log2 e
@@ -103,6 +103,38 @@ struct FoldBlock {
     const Operand& v = keys.columns;
     return valuesPerElement == 1 ? Pack<V, E, N>::isFinite(v.data, v.step, keys.count, depth)
                                  : Pack<V, E, N>::isFinite(v.data, v.rowStride, depth, keys.count);
+  }
+
+  /// Returns K as an operand of `rowsAt`. Staged rows are converted for each tile.
+  MOSAIC_INLINE auto keyRows(const ForwardPanel& panel, const KvRows& keys) {
+    return [&](int64_t row) __attribute__((always_inline)) -> Operand {
+      const StagedRows& staged = keys.stagedK;
+      if (valuesPerElement != 1 || staged.rows.data == nullptr) return rowsAt<E>(keys.k, row);
+      static_assert(valuesPerElement != 1 || R <= StagedRows::kMaxTileRows);
+      const int64_t count = keys.count - row < R ? keys.count - row : R;
+      Pack<V, E, N>::unpack(skip(staged.rows, row, 0), count, panel.depth, staged.part, panel.depth);
+      return {staged.part, panel.depth, 1};
+    };
+  }
+
+  /// Returns columns of V from column d on. Staged columns are converted for several tiles at a time.
+  MOSAIC_INLINE Operand valueColumns(const ForwardPanel& panel, const KvRows& keys, int32_t d) {
+    const StagedRows& staged = keys.stagedV;
+    if (valuesPerElement != 1 || staged.rows.data == nullptr) return rowsAt<E>(keys.columns, d);
+    constexpr int32_t columns = StagedRows::kColumns;
+    static_assert(valuesPerElement != 1 || columns % R == 0);
+    if (d % columns == 0) {
+      const int32_t remainingColumns = panel.valueDepth - d;
+      Pack<V, E, N>::unpack(skip(staged.rows, 0, d), keys.count, remainingColumns < columns ? remainingColumns : columns,
+                            staged.part, columns);
+    }
+    return {staged.part + d % columns, 1, columns};
+  }
+
+  /// Returns the rows from (row, column) on; columns are contiguous.
+  MOSAIC_INLINE Rows skip(const Rows& rows, int64_t row, int64_t column) {
+    const int64_t bytes = (row * rows.rowStride + column) * dtypeBytes(rows.dtype);
+    return {static_cast<const char*>(rows.data) + bytes, rows.dtype, rows.rowStride, 1};
   }
 
   /// Whether some row has not attended to any key and has no m yet.
@@ -192,7 +224,7 @@ struct FoldBlock {
         V::store(blockWeights + n * L, weights);
       }
     };
-    forEachProductTile<V, E, R, N>(folded.from, keys.count, keys.k, panel.q, panel.depth, prefetch, exponentiateTile);
+    forEachProductTile<V, E, R, N>(folded.from, keys.count, keyRows(panel, keys), panel.q, panel.depth, prefetch, exponentiateTile);
     bool exceedsRescaleThreshold = false;
     for (int n = 0; n < N; ++n)
       exceedsRescaleThreshold |= V::any(V::lessThan(V::set1(kRescaleThreshold), V::load(blockMax + n * L)));
@@ -228,7 +260,7 @@ struct FoldBlock {
                                      V::store(blockMax + n * L, maxScore);
                                    }
                                  };
-    forEachProductTile<V, E, R, N>(from, to, keys.k, panel.q, panel.depth, storeScores);
+    forEachProductTile<V, E, R, N>(from, to, keyRows(panel, keys), panel.q, panel.depth, storeScores);
   }
 
   /// Sets the scores of masked pairs to −∞ and recomputes the maximum over the visible ones.
@@ -398,7 +430,7 @@ struct FoldBlock {
   MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KvRows& keys, P& prefetch) {
     forEachTile<R>(
         0, panel.valueDepth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
-          RegisterTile<V, E, rows, N>::addProduct(panel.out + d * width, width, rowsAt<E>(keys.columns, d), panel.p,
+          RegisterTile<V, E, rows, N>::addProduct(panel.out + d * width, width, valueColumns(panel, keys, d), panel.p,
                                                   width, keys.count, prefetch);
         });
   }

@@ -19,8 +19,9 @@ constexpr int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
 
 constexpr int64_t roundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-/// Which of K and V is read by columns: V in the forward, K in the backward, neither for query rows. Panels of one
-/// vector and query rows read each cache line of a row only once. Query rows read every dtype.
+/// Which of K and V is read by columns: V in the forward, K in the backward, neither for query rows. A few panels of one
+/// or two vectors (`NarrowForward`) read a cache line once or twice, which is faster than a copy, even if a column evicts
+/// itself. Query rows read each line once, and every dtype.
 enum class KvUse { Forward, NarrowForward, QueryRows, Backward };
 
 /// Whether blocks of K or V are read in place.
@@ -64,12 +65,39 @@ class KvReader {
     const Operand k = rows(k_, first, presentKeys, count), v = rows(v_, first, presentKeys, count);
     const Operand& columnOperand = use_ == KvUse::Backward ? k : v;
     if (columns_ == nullptr) {
-      return {k, v, {columnOperand.data, columnOperand.step, columnOperand.rowStride}, first, count, {}, {}};
+      return {k, v, {columnOperand.data, columnOperand.step, columnOperand.rowStride}, first, count, {}, {}, {}, {}};
     }
     const int64_t depth = (use_ == KvUse::Backward ? k_ : v_).view.shape[3];
     kernels_.transpose(columnOperand.data, columnOperand.rowStride, presentKeys, roundUp(depth, 16), columns_,
                        columnStride_);
-    return {k, v, {columns_, columnStride_, 1}, first, count, {}, {}};
+    return {k, v, {columns_, columnStride_, 1}, first, count, {}, {}, {}, {}};
+  }
+
+  /// Whether `stage` can be used: for the forward with float32 products, and rows of whole vectors.
+  bool canStage() const {
+    const auto hasWholeVectors = [&](const TensorView& view) {
+      return view.stride[3] == 1 && view.shape[3] % kernels_.depthMultiple == 0;
+    };
+    return (use_ == KvUse::Forward || use_ == KvUse::NarrowForward) && !isPaired() && hasWholeVectors(k_.view) &&
+           hasWholeVectors(v_.view);
+  }
+
+  /// Like `read`, for keys that the tensors have. K and V are staged unless they are read in place; `part` has room for
+  /// `partElements()` numbers.
+  KvRows stage(int32_t first, int32_t count, float* part) const {
+    const auto staged = [&](const Source& source) {
+      const Rows none{nullptr, DType::Float32, 0, 0};
+      return StagedRows{source.isReadInPlace ? none : rowsOf(source.view, {batch_, head_, first}), part};
+    };
+    const auto inPlace = [&](const Source& source) {
+      const Rows rows = rowsOf(source.view, {batch_, head_, first});
+      return Operand{rows.data, rows.rowStride, 1};
+    };
+    const Operand k = inPlace(k_), v = inPlace(v_);
+    return {k, v, {v.data, v.step, v.rowStride}, first, count, staged(k_), staged(v_), {}, {}};
+  }
+  int64_t partElements() const {
+    return std::max(StagedRows::kMaxTileRows * k_.view.shape[3], StagedRows::kColumns * blockKeys_);
   }
 
   /// Returns the memory of K and V that reading keys [first, first + count) will access; empty past the last key, and
@@ -125,7 +153,7 @@ class KvReader {
   int64_t batch_ = 0, head_ = 0;
 };
 
-/// Returns keys [begin, end) of a block that contains them.
+/// Returns keys [begin, end) of a block that contains them; the whole block if it is staged.
 inline KvRows subBlock(const AttentionKernels& kernels, const KvRows& block, int32_t begin, int32_t end) {
   const int64_t offsetBytes = (begin - block.first) * dtypeBytes(kernels.products);
   const auto advance = [offsetBytes](const Operand& operand, int64_t stride) {
@@ -136,6 +164,8 @@ inline KvRows subBlock(const AttentionKernels& kernels, const KvRows& block, int
           advance(block.columns, block.columns.step),
           begin,
           end - begin,
+          block.stagedK,
+          block.stagedV,
           block.nextK,
           block.nextV};
 }

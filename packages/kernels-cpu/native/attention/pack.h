@@ -3,6 +3,7 @@
 
 #include "attention/attention_kernels.h"
 #include "kernels/lanes.h"
+#include "simd/elements.h"
 #include "simd/inline.h"
 #include "simd/pair_packing.h"
 #include "simd/register_tile.h"
@@ -65,6 +66,12 @@ struct Pack<V, Float32Operands, N> {
   static constexpr int32_t depthMultiple = L, keyMultiple = 1;
 
   MOSAIC_NOINLINE void unpack(const Rows& rows, int64_t count, int64_t columns, void* dst, int64_t stride) {
+    if (rows.columnStride == 1 && columns % L == 0) {
+      auto* to = static_cast<float*>(dst);
+      if (rows.dtype == DType::Float32) return copyRows<DType::Float32>(rows, count, columns, to, stride);
+      if (rows.dtype == DType::BFloat16) return copyRows<DType::BFloat16>(rows, count, columns, to, stride);
+      if (rows.dtype == DType::Float16) return copyRows<DType::Float16>(rows, count, columns, to, stride);
+    }
     const bool isDense = rows.dtype == DType::Float32 && rows.columnStride == 1;
     for (int64_t r = 0; r < count; ++r) {
       float* to = static_cast<float*>(dst) + r * stride;
@@ -97,6 +104,15 @@ struct Pack<V, Float32Operands, N> {
   }
 
  private:
+  /// Copies rows of whole vectors.
+  template <DType dtype>
+  MOSAIC_INLINE void copyRows(const Rows& rows, int64_t count, int64_t columns, float* to, int64_t stride) {
+    const auto* from = static_cast<const ElementOf<dtype>*>(rows.data);
+    for (int64_t r = 0; r < count; ++r, from += rows.rowStride, to += stride) {
+      for (int64_t c = 0; c < columns; c += L) V::store(to + c, loadVector<V, dtype>(from + c));
+    }
+  }
+
   /// Copies a row, padded with zeros to a whole vector. Rows of a head are too short to justify a call of memcpy.
   MOSAIC_INLINE void copyRow(const float* from, int64_t columns, float* to) {
     int64_t c = 0;

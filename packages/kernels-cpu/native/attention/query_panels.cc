@@ -11,6 +11,8 @@ namespace mosaic {
 namespace {
 
 constexpr int32_t kResultMultiple = 16;  // row lengths are padded to this multiple for the transposition of results
+// Panels for which keys are converted as tiles read them; for more, a copy of a block that all of them read is faster.
+constexpr size_t kMaxStagedPanels = 1;
 constexpr double kLog2e = std::numbers::log2e;
 
 /// Calls fn for the segments that intersect [begin, end). Lowers `next` to the first later key that is visible to the
@@ -37,16 +39,19 @@ QueryPanels::QueryPanels(const ForwardCall& call, size_t capacity, bool isNarrow
       valueDepth_(args_.kv.v.shape[3]),
       rowStride_(roundUp(std::max(depth_, valueDepth_), std::max(wideKernels_.depthMultiple, kResultMultiple))),
       reader_(wideKernels_, args_.kv, isNarrow ? KvUse::NarrowForward : KvUse::Forward, arena),
+      canStage_(capacity <= kMaxStagedPanels && !modifiers_.modifiesScores() && reader_.canStage()),
       scores_(arena.allocate<float>(wideKernels_.keyBlock * wideKernels_.width)),
       weights_(isPaired() ? arena.allocate<uint16_t>(wideKernels_.keyBlock * wideKernels_.width)
                           : static_cast<void*>(scores_)),
-      rowBuffer_(arena.allocate<float>(wideKernels_.width * rowStride_)) {
+      rowBuffer_(arena.allocate<float>(wideKernels_.width * rowStride_)),
+      part_(canStage_ ? arena.allocate<float>(reader_.partElements()) : nullptr) {
   panels_.reserve(capacity);
 }
 
 void QueryPanels::add(const PanelLocation& location, std::span<const Segment> segments) {
-  const AttentionKernels& k =
-      location.rows() <= kernels_.narrowAttention.width ? kernels_.narrowAttention : kernels_.attention;
+  const AttentionKernels& k = location.rows() <= kernels_.narrowAttention.width   ? kernels_.narrowAttention
+                              : location.rows() <= kernels_.mediumAttention.width ? kernels_.mediumAttention
+                                                                                  : kernels_.attention;
   const int64_t size = rowStride_ * k.width;
   panels_.push_back(
       {&k,
@@ -86,15 +91,19 @@ void QueryPanels::fold(int64_t keyHead, Range keys) {
     const auto begin = static_cast<int32_t>(block);
     const auto end = static_cast<int32_t>(std::min(block + wideKernels_.keyBlock, keys.end));
     int32_t from = end, to = begin;
+    bool isFullyVisible = true;
     next = keys.end + wideKernels_.keyBlock;
     for (Panel& panel : panels_) {
       forEachSegment(panel, begin, end, next, [&](const Segment& s) {
         from = std::min(from, std::max(s.begin / multiple * multiple, begin));
         to = std::max(to, std::min(s.end, end));
+        isFullyVisible = isFullyVisible && s.coreBegin <= begin && s.coreEnd >= end;
       });
     }
     if (from >= to) continue;
-    KvRows rows = reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
+    KvRows rows = canStage_ && isFullyVisible
+                      ? reader_.stage(from, to - from, part_)
+                      : reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
     rows.nextK = reader_.upcomingKeys(end, std::min<int64_t>(wideKernels_.keyBlock, keys.end - end));
     rows.nextV = reader_.upcomingValues(end, std::min<int64_t>(wideKernels_.keyBlock, keys.end - end));
     for (Panel& panel : panels_) {

@@ -22,7 +22,7 @@ struct ForwardCall {
 class QueryPanels {
  public:
   /// Reserves room for up to `capacity` panels; memory belongs to the arena and has its lifetime. `isNarrow`: all
-  /// panels have one vector.
+  /// panels have one or two vectors.
   QueryPanels(const ForwardCall& call, size_t capacity, bool isNarrow, Arena& arena);
 
   /// Adds a panel and loads its queries. `segments`, ordered by begin, are those of its rows. The panel is one vector
@@ -58,9 +58,11 @@ class QueryPanels {
   Arena& arena_;
   const int64_t depth_, valueDepth_, rowStride_;  // rowStride_: stride of the row buffer
   KvReader reader_;
+  const bool canStage_;  // whether blocks that all rows see in full are staged
   float* scores_;
   void* weights_;
   float* rowBuffer_;
+  float* part_;  // of staged rows
   std::vector<Panel> panels_;
 };
 

@@ -23,13 +23,27 @@ struct ShortQueryGrid {
   int64_t keysPerSplit, splits;
 };
 
-/// Returns the narrow panels' kernels if narrow panels have fewer rows in total than a wide one.
+/// Returns the cost of folding a block into the panels of a key head: their rows, used or not, and one for each panel.
+/// The heads that do not fill a panel take a medium one if they fit.
+int64_t panelCost(const MicroKernels& kernels, int64_t width, int64_t rows, int64_t groupSize) {
+  const int64_t headsPerPanel = width / rows, remainingRows = groupSize % headsPerPanel * rows;
+  const int64_t mediumWidth = kernels.mediumAttention.width;
+  const int64_t lastWidth = remainingRows <= mediumWidth ? mediumWidth : width;
+  return groupSize / headsPerPanel * (width + 1) + (remainingRows == 0 ? 0 : lastWidth + 1);
+}
+
+/// Returns the kernels of the panels that most heads are in: narrow if one narrow panel holds all rows, else medium or
+/// wide, whichever costs less.
 const AttentionKernels& chooseKernels(const AttendArguments& args, const MicroKernels& kernels) {
   const int64_t rows = args.q.shape[2], groupSize = args.q.shape[1] / args.kv.k.shape[1];
   const int64_t narrowWidth = kernels.narrowAttention.width;
+  const int64_t mediumWidth = kernels.mediumAttention.width, wideWidth = kernels.attention.width;
   if (rows > narrowWidth) return kernels.attention;
   const int64_t headsPerPanel = narrowWidth / rows, panels = (groupSize + headsPerPanel - 1) / headsPerPanel;
-  return panels == 1 || panels * narrowWidth < kernels.attention.width ? kernels.narrowAttention : kernels.attention;
+  if (panels == 1 || panels * narrowWidth < mediumWidth) return kernels.narrowAttention;
+  if (rows > mediumWidth / 2) return kernels.attention;
+  const auto cost = [&](int64_t width) { return panelCost(kernels, width, rows, groupSize); };
+  return cost(mediumWidth) <= cost(wideWidth) ? kernels.mediumAttention : kernels.attention;
 }
 
 /// Sets the splits: at least `minKeys` keys each, for samples of at most `keys` keys.
@@ -142,7 +156,7 @@ void attendShortQueries(const ForwardCall& call, Pool& pool) {
       queries.fold(sampleSegments, keys);
       return queries.store(state, isSplit);
     }
-    QueryPanels panels(call, static_cast<size_t>(grid.panels), &k == &kernels.narrowAttention, arena);
+    QueryPanels panels(call, static_cast<size_t>(grid.panels), &k != &kernels.attention, arena);
     for (int64_t first = 0; first < grid.groupSize; first += grid.headsPerPanel) {
       const auto heads = static_cast<int32_t>(std::min<int64_t>(grid.headsPerPanel, grid.groupSize - first));
       const PanelLocation location{batch, keyHead * grid.groupSize + first, heads, 0, static_cast<int32_t>(grid.rows)};

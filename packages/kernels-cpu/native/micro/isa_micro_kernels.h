@@ -53,7 +53,7 @@ MOSAIC_NOINLINE float readAll(const float* data, int64_t count) {
   return V::sum(V::add(V::add(sum[0], sum[1]), V::add(sum[2], sum[3])));
 }
 
-/// Returns the attention kernels for panels of N vectors; panels of one vector have no backward.
+/// Returns the attention kernels for panels of N vectors; only the widest panels have a backward.
 template <class V, class E, int N>
 constexpr AttentionKernels makeAttentionKernels() {
   constexpr bool isPaired = E::valuesPerElement == 2;
@@ -122,9 +122,11 @@ constexpr FoldQueryKernels makeFoldQueryKernels() {
 
 template <class V, class E>
 constexpr MicroKernels makeMicroKernels() {
-  constexpr DType products = E::valuesPerElement == 2 ? DType::BFloat16 : DType::Float32;
-  return {products,
-          makeAttentionKernels<V, E, E::template Shape<V>::vectors>(),
+  constexpr bool isPaired = E::valuesPerElement == 2;
+  constexpr int vectors = E::template Shape<V>::vectors, mediumVectors = isPaired || vectors < 2 ? vectors : 2;
+  return {isPaired ? DType::BFloat16 : DType::Float32,
+          makeAttentionKernels<V, E, vectors>(),
+          makeAttentionKernels<V, E, mediumVectors>(),
           makeAttentionKernels<V, E, 1>(),
           makeFoldQueryKernels<V, E>(),
           makeGemmKernels<V, E>(),

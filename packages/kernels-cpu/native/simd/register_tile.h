@@ -191,6 +191,12 @@ MOSAIC_INLINE Operand rowsAt(const Operand& a, int64_t row) {
   return {static_cast<const typename E::Scalar*>(a.data) + row * a.rowStride, a.rowStride, a.step};
 }
 
+/// Like this for an operand whose rows are prepared when a tile reads them: calls a(row).
+template <class E, class A>
+MOSAIC_INLINE auto rowsAt(const A& a, int64_t row) -> decltype(a(row)) {
+  return a(row);
+}
+
 /// Calls body.template operator()<R>(row) for tiles that cover rows [from, to): R rows each while they fit, then half
 /// of R, or four after six, so that an even number of rows has no single-row tile, whose few sums wait for each other.
 /// Tiles of 32 rows, those of tile registers, are not split, because operands are padded for them. The number of rows
@@ -206,9 +212,9 @@ MOSAIC_INLINE void forEachTile(int32_t from, int32_t to, const Body& body) {
 }
 
 /// Calls epilogue.template operator()<R>(tile, row) with tiles of a [rows from, to) · b, in order. With tile registers,
-/// the computation of a tile overlaps with the epilogue of the previous tile.
-template <class V, class E, int R, int N, class P, class Epilogue>
-MOSAIC_INLINE void forEachProductTile(int32_t from, int32_t to, const Operand& a, const void* b, int32_t depth,
+/// the computation of a tile overlaps with the epilogue of the previous tile. `a` is an operand of `rowsAt`.
+template <class V, class E, int R, int N, class A, class P, class Epilogue>
+MOSAIC_INLINE void forEachProductTile(int32_t from, int32_t to, const A& a, const void* b, int32_t depth,
                                       P& prefetch, const Epilogue& epilogue) {
   if constexpr (RegisterTile<V, E, R, N>::isAsynchronous) {
     using Tile = RegisterTile<V, E, R, N>;
@@ -231,8 +237,8 @@ MOSAIC_INLINE void forEachProductTile(int32_t from, int32_t to, const Operand& a
   }
 }
 
-template <class V, class E, int R, int N, class Epilogue>
-MOSAIC_INLINE void forEachProductTile(int32_t from, int32_t to, const Operand& a, const void* b, int32_t depth,
+template <class V, class E, int R, int N, class A, class Epilogue>
+MOSAIC_INLINE void forEachProductTile(int32_t from, int32_t to, const A& a, const void* b, int32_t depth,
                                       const Epilogue& epilogue) {
   NoPrefetch prefetch;
   forEachProductTile<V, E, R, N>(from, to, a, b, depth, prefetch, epilogue);
