@@ -78,7 +78,11 @@ struct FoldBlock {
   /// sum. Both loops have at least as many steps as there are lines to prefetch. With few queries, reading dominates
   /// the run time, and the hardware prefetcher does not detect short rows and columns.
   MOSAIC_NOINLINE void foldAndPrefetch(ForwardPanel& panel, const KvRows& keys, int32_t doneKeys) {
-    TilePrefetch nextK(keys.nextK), nextV(keys.nextV);
+    const auto steps = [](int64_t rows, int64_t depth) {
+      return (rows + R - 1) / R * ((depth + valuesPerElement - 1) / valuesPerElement);
+    };
+    TilePrefetch nextK(keys.nextK, steps(keys.count, panel.depth));
+    TilePrefetch nextV(keys.nextV, steps(panel.valueDepth, keys.count));
     foldRest(panel, keys, doneKeys, nextK, nextV);
   }
 
@@ -124,9 +128,8 @@ struct FoldBlock {
     constexpr int32_t columns = StagedRows::kColumns;
     static_assert(valuesPerElement != 1 || columns % R == 0);
     if (d % columns == 0) {
-      const int32_t remainingColumns = panel.valueDepth - d;
-      Pack<V, E, N>::unpack(skip(staged.rows, 0, d), keys.count, remainingColumns < columns ? remainingColumns : columns,
-                            staged.part, columns);
+      const int32_t count = panel.valueDepth - d < columns ? panel.valueDepth - d : columns;
+      Pack<V, E, N>::unpack(skip(staged.rows, 0, d), keys.count, count, staged.part, columns);
     }
     return {staged.part + d % columns, 1, columns};
   }
@@ -224,7 +227,8 @@ struct FoldBlock {
         V::store(blockWeights + n * L, weights);
       }
     };
-    forEachProductTile<V, E, R, N>(folded.from, keys.count, keyRows(panel, keys), panel.q, panel.depth, prefetch, exponentiateTile);
+    forEachProductTile<V, E, R, N>(folded.from, keys.count, keyRows(panel, keys), panel.q, panel.depth, prefetch,
+                                   exponentiateTile);
     bool exceedsRescaleThreshold = false;
     for (int n = 0; n < N; ++n)
       exceedsRescaleThreshold |= V::any(V::lessThan(V::set1(kRescaleThreshold), V::load(blockMax + n * L)));

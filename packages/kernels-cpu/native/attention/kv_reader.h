@@ -19,9 +19,9 @@ constexpr int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
 
 constexpr int64_t roundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
-/// Which of K and V is read by columns: V in the forward, K in the backward, neither for query rows. A few panels of one
-/// or two vectors (`NarrowForward`) read a cache line once or twice, which is faster than a copy, even if a column evicts
-/// itself. Query rows read each line once, and every dtype.
+/// Which of K and V is read by columns: V in the forward, K in the backward, neither for query rows. A few panels of
+/// one or two vectors (`NarrowForward`) read a cache line once or twice, which is faster than a copy, even if a column
+/// evicts itself. Query rows read each line once, and every dtype.
 enum class KvUse { Forward, NarrowForward, QueryRows, Backward };
 
 /// Whether blocks of K or V are read in place.

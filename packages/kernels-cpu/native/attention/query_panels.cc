@@ -13,6 +13,8 @@ namespace {
 constexpr int32_t kResultMultiple = 16;  // row lengths are padded to this multiple for the transposition of results
 // Panels for which keys are converted as tiles read them; for more, a copy of a block that all of them read is faster.
 constexpr size_t kMaxStagedPanels = 1;
+// Panels that share the prefetching of the next block. More would prefetch its last keys too late.
+constexpr size_t kMaxPrefetchingPanels = 2;
 constexpr double kLog2e = std::numbers::log2e;
 
 /// Calls fn for the segments that intersect [begin, end). Lowers `next` to the first later key that is visible to the
@@ -104,11 +106,16 @@ void QueryPanels::fold(int64_t keyHead, Range keys) {
     KvRows rows = canStage_ && isFullyVisible
                       ? reader_.stage(from, to - from, part_)
                       : reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
-    rows.nextK = reader_.upcomingKeys(end, std::min<int64_t>(wideKernels_.keyBlock, keys.end - end));
-    rows.nextV = reader_.upcomingValues(end, std::min<int64_t>(wideKernels_.keyBlock, keys.end - end));
+    // Each panel prefetches a part of the next block.
+    const int64_t upcoming = std::min<int64_t>(wideKernels_.keyBlock, keys.end - end);
+    const auto prefetchingPanels = static_cast<int64_t>(std::min(panels_.size(), kMaxPrefetchingPanels));
+    int64_t index = 0;
     for (Panel& panel : panels_) {
+      const int64_t first = index * upcoming / prefetchingPanels, last = ++index * upcoming / prefetchingPanels;
+      const int64_t count = index <= prefetchingPanels ? last - first : 0;
+      rows.nextK = reader_.upcomingKeys(end + first, count);
+      rows.nextV = reader_.upcomingValues(end + first, count);
       forEachSegment(panel, begin, end, next, [&](const Segment& s) { foldSegment(panel, s, rows); });
-      rows.nextK = rows.nextV = {};
     }
   }
 }

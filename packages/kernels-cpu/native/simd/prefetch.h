@@ -105,23 +105,29 @@ struct SweepPair {
   }
 };
 
-/// Prefetches ranges of memory in parts: sequentially if the ranges are contiguous, else the first line of every range,
-/// then the second, and so on.
+/// Prefetches ranges of memory in parts: evenly over `steps` steps if the ranges are contiguous, else the first line of
+/// every range, then the second, and so on.
 class TilePrefetch {
  public:
-  __attribute__((always_inline)) explicit TilePrefetch(const UpcomingReads& reads)
+  __attribute__((always_inline)) TilePrefetch(const UpcomingReads& reads, int64_t steps)
       : data_(static_cast<const char*>(reads.data)),
         count_(reads.count),
         stride_(reads.stride),
         lines_((reads.bytes + kCacheLineBytes - 1) / kCacheLineBytes),
-        isDense_(reads.bytes == reads.stride) {}
+        isDense_(reads.bytes == reads.stride) {
+    const int64_t evenBytes = (count_ * reads.bytes + steps - 1) / steps;
+    stepBytes_ = evenBytes < kCacheLineBytes ? evenBytes : kCacheLineBytes;
+  }
 
   /// Returns the next `steps` lines, one per step of a tile; once all lines are done, a single line repeatedly.
   __attribute__((always_inline)) LineSweep sweep(int64_t steps) {
     const int64_t first = steps_;
     steps_ += steps;
+    if (isDense_) {
+      const bool isDone = first * stepBytes_ >= count_ * stride_;
+      return isDone ? LineSweep{data_, 0} : LineSweep{data_ + first * stepBytes_, stepBytes_};
+    }
     if (first >= count_ * lines_) return {data_, 0};
-    if (isDense_) return {data_ + first * kCacheLineBytes, kCacheLineBytes};
     return {data_ + first / count_ * kCacheLineBytes + first % count_ * stride_, stride_};
   }
 
@@ -129,7 +135,7 @@ class TilePrefetch {
   const char* data_;
   int64_t count_, stride_, lines_;
   bool isDense_;
-  int64_t steps_ = 0;
+  int64_t stepBytes_, steps_ = 0;
 };
 
 struct NoPrefetch {
