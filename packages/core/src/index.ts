@@ -146,10 +146,8 @@ export { shard, type ShardOptions, sequenceAxes, unshard } from "./placement/sha
 export {
   checkSameSharding,
   checkSharding,
-  checkUnsharded,
   elementwiseSharding,
   rowSharding,
-  withAxisSharding,
 } from "./placement/sharding.ts";
 export { joinSpans, positions, type Span, spansLength } from "./placement/span.ts";
 export { resolveShards } from "./placement/verify.ts";

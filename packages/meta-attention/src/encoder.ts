@@ -163,10 +163,10 @@ export class ChunkSummaryEncoder extends Module {
     const [numHeads] = this.query.shape;
     const { content, weights } = scope(() => {
       const x = chunk.to("float32");
-      const attention = this.query
-        .matmul(x.transpose(1, 2))
-        .scale(this.embedDim ** -0.5)
-        .softmax();
+      const scores = this.query.matmul(x.transpose(1, 2)).scale(this.embedDim ** -0.5);
+      // The weights of a chunk are a softmax over its own rows.
+      scores.sharding = null;
+      const attention = scores.softmax();
       const pooledTokens = attention.matmul(x).reshape([x.shape[0]!, numHeads!, 1, this.embedDim]);
       const values = pooledTokens.matmul(this.value.transpose(-2, -1));
       return { content: values.reshape([x.shape[0]!, this.embedDim]), weights: attention.mean(1) };

@@ -76,6 +76,7 @@ export {
 } from "./optimizers/schedules.ts";
 export { type FullyShardOptions, fullyShard, summonFullParameters } from "./sharding/fully-shard.ts";
 export { readStateDict, type ReadStateDictOptions } from "./sharding/sharded-state.ts";
+export type { TensorSource } from "./sharding/tensor-chunks.ts";
 export { FileError } from "./safetensors/format.ts";
 export { openSafetensors, type SafetensorsReader, type TensorInfo } from "./safetensors/reader.ts";
 export { type FileTensor, readSafetensors, type SafetensorsFile } from "./safetensors/read.ts";

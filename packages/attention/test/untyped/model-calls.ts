@@ -101,6 +101,10 @@ export const modelCalls: Readonly<Record<string, Arguments>> = {
   "*.forward": ({ tensor }) => [tensor(2, 4)],
   "*.step": ({ tensor }) => [{ loss: tensor() }],
   "AdamW.loadStateDict": (f) => [new AdamW(linearModel(f)).stateDict(), { dryRun: true }],
+  "*.loadStateFromSource": () => [
+    { numbers: { steps: 0 } },
+    { readRange: async (_name: string, from: number, to: number) => new Float32Array(to - from) },
+  ],
   "ScheduleFreeAdamW.loadStateDict": (f) => [new ScheduleFreeAdamW(linearModel(f)).stateDict(), { dryRun: true }],
   embedding: ({ tensor }) => [tensor(2), tensor(3, 4)],
   clipGradNorm: (f) => [linearModel(f), 1],

@@ -1,6 +1,8 @@
 import { formatShards } from "../attention/format.ts";
+import { checkNullableTensor, checkTensor } from "../arguments.ts";
 import { isDataParallelAxis } from "../data-parallel.ts";
-import { ShapeError } from "../errors.ts";
+import { expectValue, ShapeError } from "../errors.ts";
+import * as option from "../option.ts";
 import type { Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AxisSharding, Layout, Sharding } from "./placement.ts";
@@ -32,9 +34,18 @@ function shardedMeshAxes({ layout, mesh }: Pick<AxisSharding, "layout" | "mesh">
  * have another layout, or another axis is sharded over the same ranks. Layouts are compared on all ranks, so that the
  * error is thrown on all of them. A tensor whose sharding is unknown passes.
  */
-export function checkSharding(where: string, x: ShardedTensor, expected: AxisSharding): void {
-  if (x.sharding === null) return;
-  for (const actual of x.sharding) {
+export function checkSharding(where: string, x: Tensor, expected: AxisSharding): void {
+  checkTensor(where, x);
+  const { axis, layout, mesh } = expected ?? {};
+  const isAxisSharding = typeof axis === "number" && isLayout(layout) && typeof mesh === "object" && mesh !== null;
+  expectValue(where, isAxisSharding, "how an axis is sharded: { axis, layout, mesh }", expected);
+  compareSharding(where, x.sharding, expected);
+}
+
+const isLayout = option.hasMethods<Layout>("spans");
+
+function compareSharding(where: string, sharding: Sharding | null, expected: AxisSharding): void {
+  for (const actual of sharding ?? []) {
     const isCompatible =
       actual.axis === expected.axis ? haveSameLayout(actual, expected) : !shareMeshAxis(actual, expected);
     if (isCompatible) continue;
@@ -122,8 +133,18 @@ function formatAxisSharding({ axis, layout, mesh }: AxisSharding): string {
  *
  * @throws ShapeError if inputs are sharded differently, because their rows are those of different positions.
  */
-export function elementwiseSharding(where: string, inputs: readonly (ShardedTensor | null)[]): Sharding | null {
-  if (inputs.length === 1) return inputs[0]!.sharding;
+export function elementwiseSharding(where: string, inputs: readonly (Tensor | null)[]): Sharding | null {
+  checkInputs(where, inputs);
+  return mergeSharding(where, inputs);
+}
+
+function checkInputs(where: string, inputs: readonly (Tensor | null)[]): void {
+  expectValue(where, Array.isArray(inputs), "an array of tensors", inputs);
+  for (const input of inputs) checkNullableTensor(where, input);
+}
+
+function mergeSharding(where: string, inputs: readonly (ShardedTensor | null)[]): Sharding | null {
+  if (inputs.length === 1) return inputs[0]?.sharding ?? null;
   const operands = inputs.filter((x) => x !== null);
   const rank = Math.max(...operands.map((x) => x.rank));
   const merged: AxisSharding[] = [];
@@ -133,7 +154,7 @@ export function elementwiseSharding(where: string, inputs: readonly (ShardedTens
       shape: [],
       sharding: (x.sharding ?? []).map((each) => ({ ...each, axis: each.axis + rank - x.rank })),
     };
-    for (const axisSharding of merged) checkSharding(where, aligned, axisSharding);
+    for (const axisSharding of merged) compareSharding(where, aligned.sharding, axisSharding);
     for (const axisSharding of aligned.sharding) {
       const fromEnd = rank - axisSharding.axis;
       const isBroadcast = x.shape.at(-fromEnd) === 1 && operands.some((y) => (y.shape.at(-fromEnd) ?? 1) !== 1);
@@ -147,7 +168,9 @@ export function elementwiseSharding(where: string, inputs: readonly (ShardedTens
  * Returns the sharding of a result whose rows, along all axes but the last, are those of the first input. For
  * `OpDefinition.sharding`.
  */
-export function rowSharding(_where: string, [x]: readonly (ShardedTensor | null)[]): Sharding | null {
+export function rowSharding(where: string, inputs: readonly (Tensor | null)[]): Sharding | null {
+  checkInputs(where, inputs);
+  const [x] = inputs;
   if (!x?.sharding) return null;
   return toSharding(x.sharding.filter(({ axis }) => axis < x.rank - 1));
 }
@@ -156,9 +179,9 @@ export function rowSharding(_where: string, [x]: readonly (ShardedTensor | null)
  * Throws a ShapeError if two tensors are known to be sharded differently along axes of the same number. Their other
  * axes may differ, as those of logits [..,C] and targets [..].
  */
-export function checkSameSharding(where: string, x: ShardedTensor, other: ShardedTensor): void {
-  if (x.sharding === null || other.sharding === null) return;
-  for (const axisSharding of x.sharding) checkSharding(where, other, axisSharding);
+export function checkSameSharding(where: string, x: Tensor, other: Tensor): void {
+  for (const tensor of [x, other]) checkTensor(where, tensor);
+  for (const axisSharding of x.sharding ?? []) compareSharding(where, other.sharding, axisSharding);
 }
 
 /** Returns the sharding of a view that has other axes: `toAxis` returns the new number of an axis, or -1. */
@@ -187,7 +210,7 @@ export function reshapedAxis(axis: number, shape: Shape, reshaped: Shape): numbe
 /** Returns the sharding of a concatenation along `axis`, where inputs may have any rows. For `OpDefinition.sharding`. */
 export function concatenatedSharding(where: string, inputs: readonly Tensor[], axis: number): Sharding | null {
   const keepAxis = (each: number): number => (each === axis ? -1 : each);
-  return elementwiseSharding(
+  return mergeSharding(
     where,
     inputs.map(({ shape, rank, sharding }) => ({
       shape,
@@ -204,5 +227,5 @@ export function matmulSharding(where: string, [a, b]: readonly [Tensor, Tensor])
     rank,
     sharding: sharding && moveSharding(sharding, (axis) => (axis === rank + inner ? -1 : axis)),
   });
-  return elementwiseSharding(where, [withoutInnerAxis(a, -1), withoutInnerAxis(b, -2)]);
+  return mergeSharding(where, [withoutInnerAxis(a, -1), withoutInnerAxis(b, -2)]);
 }

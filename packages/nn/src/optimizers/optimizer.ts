@@ -95,6 +95,8 @@ export interface OptimizerDeclaration {
   readonly stateTensors?: readonly string[];
 }
 
+const hasReadRange = option.hasMethods<TensorSource>("readRange");
+
 /**
  * Base class of optimizers: manages the tensors that they update, and their state. Every rank steps independently. With
  * gradients that are equal on all ranks (`reduceGradients`), parameters stay equal.
@@ -325,7 +327,11 @@ export abstract class Optimizer implements Disposable {
    * Loads a state whose tensors are read from a source, a chunk at a time. Each rank reads its part of sharded tensors.
    * `loadStateDict` with `dryRun` has checked the state.
    */
-  async readStateDict(state: Pick<OptimizerState, "numbers">, source: TensorSource): Promise<void> {
+  async loadStateFromSource(state: Pick<OptimizerState, "numbers">, source: TensorSource): Promise<void> {
+    const where = `${this.#kind}.loadStateFromSource`;
+    const isState = typeof state?.numbers === "object" && typeof state.numbers?.steps === "number";
+    expectValue(where, isState, "a state that loadStateDict has checked", state);
+    expectValue(where, hasReadRange(source), "a source with the method readRange", source);
     for (const entry of this.#entries()) await readEntry(entry, source);
     this.#restoreNumbers(state);
   }

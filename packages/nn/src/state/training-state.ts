@@ -380,7 +380,7 @@ async function readState(
   });
   try {
     await readModelState(model, selectByPrefix("model."));
-    await optimizer?.readStateDict(stateMetadata.optimizer!, selectByPrefix("optimizer."));
+    await optimizer?.loadStateFromSource(stateMetadata.optimizer!, selectByPrefix("optimizer."));
   } catch (error) {
     throw new FileError(
       {
