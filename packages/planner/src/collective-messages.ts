@@ -56,45 +56,40 @@ export class CollectiveMessages {
   }
 
   /** Returns the messages that a member sends and receives. */
-  ofMember(member: number, { op, root, counts, size, elementBytes }: CollectiveSizes): readonly CollectiveMessage[] {
-    const ofBroadcast = (): Share[] => this.#broadcastShares(root, size, size * elementBytes);
-    const messages: readonly CollectiveMessage[] = (() => {
-      switch (op) {
-        case "allGather":
-          return this.#sendToAll(member, this.#memberShares(counts));
-        case "reduceScatter":
-          return this.#exchange(
-            member,
-            (peer) => counts[peer]!,
-            () => counts[member]!,
-          );
-        case "allToAll":
-          return this.#exchange(
-            member,
-            (peer) => counts[peer]!,
-            (peer) => counts[this.#size + peer]!,
-          );
-        case "broadcast":
-          return this.#sendToAll(member, ofBroadcast());
-        case "allReduce": {
-          const shares = balancedCounts(size, this.#size);
-          return [
-            ...this.ofMember(member, { op: "reduceScatter", root, counts: shares, size, elementBytes }),
-            ...this.#sendToAll(member, this.#memberShares(shares)),
-          ];
-        }
-        default:
-          return [];
+  ofMember(member: number, sizes: CollectiveSizes): readonly CollectiveMessage[] {
+    return this.#allMessages(member, sizes).filter(({ elements }) => elements > 0);
+  }
+
+  #allMessages(member: number, { op, root, counts, size, elementBytes }: CollectiveSizes): CollectiveMessage[] {
+    switch (op) {
+      case "allGather":
+        return this.#sendToAll(member, this.#memberShares(counts));
+      case "reduceScatter":
+        return this.#reduceScatter(member, counts);
+      case "allToAll":
+        return this.#exchange(member, {
+          elementsTo: (peer) => counts[peer]!,
+          elementsFrom: (peer) => counts[this.#size + peer]!,
+        });
+      case "broadcast":
+        return this.#sendToAll(member, this.#broadcastShares(root, size, size * elementBytes));
+      case "allReduce": {
+        const shares = balancedCounts(size, this.#size);
+        return [...this.#reduceScatter(member, shares), ...this.#sendToAll(member, this.#memberShares(shares))];
       }
-    })();
-    return messages.filter(({ elements }) => elements > 0);
+      default:
+        return [];
+    }
+  }
+
+  #reduceScatter(member: number, counts: readonly number[]): CollectiveMessage[] {
+    return this.#exchange(member, { elementsTo: (peer) => counts[peer]!, elementsFrom: () => counts[member]! });
   }
 
   /** Returns one message to and from every other member. */
   #exchange(
     member: number,
-    elementsTo: (peer: number) => number,
-    elementsFrom: (peer: number) => number,
+    { elementsTo, elementsFrom }: Record<"elementsTo" | "elementsFrom", (peer: number) => number>,
   ): CollectiveMessage[] {
     const peers = this.#otherMembers(member);
     return [
