@@ -24,9 +24,11 @@ function subtractTraffic(a: Traffic, b: Traffic): Traffic {
  * @example
  * ```ts
  * import { measureTraffic } from "@mosaic/conformance";
- * import { singleRankGroup } from "@mosaic/core";
- *
- * await measureTraffic([singleRankGroup()], async () => {}); // => [{ bytesSent: 0, bytesReceived: 0, messagesSent: 0 }]
+ * import { init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * const [traffic] = await measureTraffic([ctx.world], async () => ctx.world.barrier());
+ * traffic; // => { bytesSent: 0, bytesReceived: 0, messagesSent: 0 }
  * ```
  */
 export async function measureTraffic(groups: readonly ProcessGroup[], run: () => Promise<unknown>): Promise<Traffic[]> {
