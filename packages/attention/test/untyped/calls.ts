@@ -154,7 +154,6 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "masks.fromSlices": () => [[slice]],
   formatMask: () => [core.masks.causal()],
   resolveSlices: () => [core.masks.causal(), 4, 4],
-  "*.checkInputSharding": ({ tensor }) => [tensor(1, 4, 8), 1, core.layoutOf(layout)],
   checkSharding: ({ tensor }) => ["test", tensor(2, 4), { axis: 0, layout: core.layoutOf(layout), mesh: { sp: 1 } }],
   checkSameSharding: ({ tensor }) => ["test", tensor(2, 4), tensor(2, 4)],
   elementwiseSharding: ({ tensor }) => ["test", [tensor(2, 4), tensor(2, 4)]],

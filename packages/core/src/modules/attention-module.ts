@@ -1,5 +1,7 @@
 import { checkpoint } from "../autograd/checkpoint.ts";
 import type { Context } from "../context.ts";
+import type { AxisSharding, Layout } from "../placement/placement.ts";
+import { checkSharding } from "../placement/sharding.ts";
 import { scope } from "../scope.ts";
 import type { Tensor } from "../tensor.ts";
 import { createSinks, type ResolvedOptions } from "./attention-options.ts";
@@ -27,6 +29,20 @@ export abstract class AttentionModule extends Module {
     this.sinks = createSinks(ctx, settings);
     if (this.sinks) this.addParameter("sinks", this.sinks);
   }
+}
+
+/** An input of a module, of which `axis` is to have a layout. `where` names the input in errors. */
+interface ExpectedLayout {
+  readonly where: string;
+  readonly axis: number;
+  readonly layout: Layout;
+}
+
+/** Throws if x is known to be sharded differently along `axis`, before anything is computed. Returns its sharding. */
+export function checkInputSharding(ctx: Context, x: Tensor, { where, axis, layout }: ExpectedLayout): AxisSharding {
+  const axisSharding = { axis: axis < 0 ? axis + x.rank : axis, layout, mesh: ctx.mesh.shape };
+  checkSharding(`${where}, rank ${ctx.rank}`, x, axisSharding);
+  return axisSharding;
 }
 
 /** Runs `computeAttention` on the inputs in a scope. With `useCheckpoint`, the backward recomputes it. */

@@ -5,17 +5,11 @@ import { ShapeError } from "../errors.ts";
 import { batchMaskOptions, checkDistances } from "../mask/samples.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "../options.ts";
-import {
-  type AxisSharding,
-  type Layout,
-  type Placement,
-  type PlacementName,
-  resolvePlacement,
-} from "../placement/placement.ts";
-import { checkSharding, withAxisSharding } from "../placement/sharding.ts";
+import { type Layout, type Placement, type PlacementName, resolvePlacement } from "../placement/placement.ts";
+import { withAxisSharding } from "../placement/sharding.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import { attendInScope, AttentionModule } from "./attention-module.ts";
+import { attendInScope, AttentionModule, checkInputSharding } from "./attention-module.ts";
 import {
   attentionModuleOptions,
   type BatchMask,
@@ -139,24 +133,22 @@ export class CrossAxisAttention extends AttentionModule {
       });
     }
     const layouts = this.#layouts({ queries: q.shape[1]!, keys: kv.shape[1]! }, call);
-    const axisSharding = this.#checkSourceSharding("queries", qSource, { axis: this.#axis, layout: layouts.queries });
-    this.#checkSourceSharding("keys", kvSource, { axis: this.#kv.axis, layout: layouts.keys });
+    const axisSharding = checkInputSharding(this.ctx, qSource, {
+      where: `${settings.name}: queries`,
+      axis: this.#axis,
+      layout: layouts.queries,
+    });
+    checkInputSharding(this.ctx, kvSource, {
+      where: `${settings.name}: keys`,
+      axis: this.#kv.axis,
+      layout: layouts.keys,
+    });
     const { mask = settings.mask, lengths, padding } = call;
     const batchMask = { mask, padding, ...(lengths && { lengths }) };
     const attendQkv = (q: Tensor, kv: Tensor) => this.#attend({ q, kv }, batchMask, layouts);
     const out = queries.restore(attendInScope(settings, attendQkv, q, kv));
     out.sharding = withAxisSharding(qSource.sharding, axisSharding);
     return out;
-  }
-
-  #checkSourceSharding(
-    name: string,
-    x: Tensor,
-    { axis, layout }: { readonly axis: number; readonly layout: Layout },
-  ): AxisSharding {
-    const axisSharding = { axis: axis < 0 ? axis + x.rank : axis, layout, mesh: this.ctx.mesh.shape };
-    checkSharding(`${this.settings.name}: ${name}, rank ${this.ctx.rank}`, x, axisSharding);
-    return axisSharding;
   }
 
   #layouts(

@@ -17,6 +17,7 @@ import {
   resolveMask,
   resolveOptions,
 } from "./attention-options.ts";
+import { checkInputSharding } from "./attention-module.ts";
 import { SelfAttention } from "./multi-axis-attention.ts";
 import { toSequence } from "./sequence.ts";
 
@@ -72,7 +73,7 @@ export class MultiAxisAttention2D extends SelfAttention {
     const sequence = toSequence(settings.name, x, this.#axes);
     const [outerLength, innerLength] = sequence.lengths as [number, number];
     const axisLayout = this.layout(outerLength, { ...call, axisName: "axis1" });
-    const axisSharding = this.checkInputSharding(x, this.#axes[0], axisLayout);
+    const axisSharding = checkInputSharding(ctx, x, { where: settings.name, axis: this.#axes[0], layout: axisLayout });
     const layout = repeatRows(ctx, axisLayout, innerLength);
     const out = sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
     out.sharding = withAxisSharding(x.sharding, axisSharding);

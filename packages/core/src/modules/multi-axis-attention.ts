@@ -3,19 +3,13 @@ import { attention } from "../attention/attention.ts";
 import type { Context } from "../context.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
-import {
-  type AxisSharding,
-  type Layout,
-  type Placement,
-  type PlacementName,
-  resolvePlacement,
-} from "../placement/placement.ts";
-import { checkSharding, withAxisSharding } from "../placement/sharding.ts";
+import { type Layout, type Placement, type PlacementName, resolvePlacement } from "../placement/placement.ts";
+import { withAxisSharding } from "../placement/sharding.ts";
 import type { Span } from "../placement/span.ts";
 import { scope } from "../scope.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AttentionCache } from "./attention-cache.ts";
-import { attendInScope, AttentionModule } from "./attention-module.ts";
+import { attendInScope, AttentionModule, checkInputSharding } from "./attention-module.ts";
 import {
   type AttentionForwardOptions,
   attentionForwardOptions,
@@ -59,14 +53,6 @@ export abstract class SelfAttention extends AttentionModule {
     return sequenceLayout(this.ctx, { name, backend, placement: resolvedPlacement }, { rows, length, axisName });
   }
 
-  /** Throws if x is known to be sharded differently along `axis`, before anything is computed. Returns its sharding. */
-  protected checkInputSharding(x: Tensor, axis: number, layout: Layout): AxisSharding {
-    const { ctx, settings } = this;
-    const axisSharding = { axis: axis < 0 ? axis + x.rank : axis, layout, mesh: ctx.mesh.shape };
-    checkSharding(`${settings.name}, rank ${ctx.rank}`, x, axisSharding);
-    return axisSharding;
-  }
-
   /** Computes attention of rows [B,S,E] → [B,S,E]. */
   protected attend(rows: Tensor, mask: BatchMask, layout: Layout): Tensor {
     return attendInScope(this.settings, (x: Tensor) => this.#attend(x, mask, layout), rows);
@@ -94,7 +80,7 @@ export abstract class SelfAttention extends AttentionModule {
     if (this.training) rejectDropout(this.settings);
     const mask = resolveCachedMask(this.settings, call, rows.shape[0]!);
     const layout = this.#cachedLayout(rows.shape[1]!, cache, call);
-    this.checkInputSharding(rows, 1, layout);
+    checkInputSharding(this.ctx, rows, { where: this.settings.name, axis: 1, layout });
     return scope(() => {
       const [batch, length] = rows.shape as [number, number, number];
       const spans = layout.spans(this.ctx.mesh.coordinate);
@@ -201,7 +187,7 @@ export class MultiAxisAttention extends SelfAttention {
     const sequence = toSequence(settings.name, x, [this.#axis]);
     if (call.cache) return sequence.restore(this.attendCached(sequence.rows, call.cache, call));
     const layout = this.layout(sequence.lengths[0]!, call);
-    const axisSharding = this.checkInputSharding(x, this.#axis, layout);
+    const axisSharding = checkInputSharding(this.ctx, x, { where: this.settings.name, axis: this.#axis, layout });
     const out = sequence.restore(this.attend(sequence.rows, resolveMask(settings, call), layout));
     out.sharding = withAxisSharding(x.sharding, axisSharding);
     return out;
