@@ -1,8 +1,14 @@
 // Writes the tensors of a checkpoint: either from copies that are made at the call, or a chunk at a time.
-import { type HostTensor, OptionError, type Shape } from "@mosaic/core";
+import { type HostTensor, OptionError } from "@mosaic/core";
 import { toBytes } from "../safetensors/read.ts";
 import type { StagedFile } from "../safetensors/staged-file.ts";
-import { compareTensors, stageSafetensors, stageValues, type WriteBytes } from "../safetensors/write.ts";
+import {
+  compareTensors,
+  stageSafetensors,
+  stageValues,
+  type TensorDescription,
+  type WriteBytes,
+} from "../safetensors/write.ts";
 import { gatherShard } from "../sharding/flat-parameters.ts";
 import type { ShardedEntry } from "../sharding/sharded-state.ts";
 import { readChunks } from "../sharding/tensor-chunks.ts";
@@ -42,28 +48,27 @@ export class SnapshotWriter implements StateWriter {
 export class ChunkWriter implements StateWriter {
   readonly #where: string;
   /** In the order of the file, with the versions of their memory at the call. */
-  readonly #tensors: readonly (ShardedEntry & { readonly shape: Shape; readonly version: number })[];
+  readonly #tensors: readonly (ShardedEntry & TensorDescription & { readonly version: number })[];
 
   constructor(where: string, entries: readonly ShardedEntry[]) {
     this.#where = where;
     const tensors = entries.map((entry) => ({
       ...entry,
+      dtype: entry.tensor.dtype,
       shape: entry.shard?.parameter.shape ?? entry.tensor.shape,
       version: entry.tensor.storage.version,
     }));
-    const describe = ({ name, shape, tensor }: (typeof tensors)[number]) => ({ name, shape, dtype: tensor.dtype });
-    this.#tensors = tensors.sort((a, b) => compareTensors(describe(a), describe(b)));
+    this.#tensors = tensors.sort(compareTensors);
   }
 
   async stage({ path, metadata, onWrite }: FileToStage): Promise<StagedFile> {
-    const descriptions = this.#tensors.map(({ name, shape, tensor }) => ({ name, shape, dtype: tensor.dtype }));
     let hasGathered = false;
     const writeValues = async (write: WriteBytes): Promise<void> => {
       hasGathered = true;
       await this.#gatherAll(write);
     };
     try {
-      return await stageValues(path, descriptions, metadata, { onWrite, writeValues });
+      return await stageValues(path, this.#tensors, metadata, { onWrite, writeValues });
     } catch (error) {
       // The other ranks gather all tensors.
       if (!hasGathered) await this.participate();
@@ -81,11 +86,11 @@ export class ChunkWriter implements StateWriter {
    */
   async #gatherAll(write?: WriteBytes): Promise<void> {
     const failures: unknown[] = [];
-    for (const { name, shard, tensor, version } of this.#tensors) {
+    for (const { name, dtype, shard, tensor, version } of this.#tensors) {
       const fullTensor = shard ? gatherShard(shard, tensor) : tensor;
       try {
         if (write && failures.length === 0) {
-          for await (const values of readChunks(fullTensor)) await write(toBytes(tensor.dtype, values));
+          for await (const values of readChunks(fullTensor)) await write(toBytes(dtype, values));
         }
         // Ranks that write nothing gather no further ahead than one tensor.
         if (shard) await tensor.device.stream.synchronize();
