@@ -1,33 +1,52 @@
 import { expectValue } from "./errors.ts";
 import type { Coordinate, DeviceMesh } from "./mesh.ts";
 
-// Data parallelism: ranks along the mesh axis "dp" hold different samples. Ranks along every other axis share them.
+// Data parallelism: ranks along the data-parallel axes of the mesh hold different samples. Ranks along every other axis
+// share them. The name of an axis determines which of the two it is, so that a mesh is complete as lengths by name.
 
-/** Name of the data-parallel mesh axis. */
+/** Name of the data-parallel mesh axis, if there is only one. */
 export const dataParallelAxis = "dp";
 
-/** Returns whether ranks along a mesh axis hold different samples. Along every other axis, they share a sequence. */
+/** Names of several data-parallel axes begin with this, such as "dp_replicate" and "dp_shard". */
+const DATA_PARALLEL_PREFIX = `${dataParallelAxis}_`;
+
+/**
+ * Returns whether ranks along a mesh axis hold different samples: "dp", and names that begin with "dp_". Along every
+ * other axis, they share a sequence.
+ */
 export function isDataParallelAxis(axis: string): boolean {
   expectValue("isDataParallelAxis", typeof axis === "string", "the name of a mesh axis", axis);
-  return axis === dataParallelAxis;
+  return axis === dataParallelAxis || axis.startsWith(DATA_PARALLEL_PREFIX);
 }
 
-/** Returns the number of ranks along the data-parallel axis, that is, of shares of a batch. */
+/** Returns the data-parallel axes of a mesh, outermost first. */
+export function dataParallelAxes(mesh: Coordinate): string[] {
+  const isObject = typeof mesh === "object" && mesh !== null;
+  expectValue("dataParallelAxes", isObject, "axis lengths by name, such as { dp: 2, sp: 4 }", mesh);
+  return Object.keys(mesh).filter(isDataParallelAxis);
+}
+
+/** Returns the number of ranks along all data-parallel axes together, that is, of shares of a batch. */
 export function dataParallelSize(mesh: { readonly shape: Coordinate }): number {
   expectValue("dataParallelSize", typeof mesh?.shape === "object" && mesh.shape !== null, "a mesh", mesh);
-  return mesh.shape[dataParallelAxis] ?? 1;
-}
-
-/** Returns this rank's coordinate along the data-parallel axis, that is, the index of its share of a batch. */
-export function dataParallelRank(mesh: Pick<DeviceMesh, "coordinate">): number {
-  const isMesh = typeof mesh?.coordinate === "object" && mesh.coordinate !== null;
-  expectValue("dataParallelRank", isMesh, "a DeviceMesh", mesh);
-  return mesh.coordinate[dataParallelAxis] ?? 0;
+  return dataParallelAxes(mesh.shape).reduce((size, axis) => size * mesh.shape[axis]!, 1);
 }
 
 /**
- * Returns how gradients are reduced along a mesh axis. Along the data-parallel axis a rank's loss is the mean over its
- * own samples, so gradients are averaged. Along sequence axes it is the shard's part of a sum, so they are summed.
+ * Returns the index of this rank's share of a batch: its coordinate along the data-parallel axis, or its row-major
+ * index over all of them.
+ */
+export function dataParallelRank(mesh: Pick<DeviceMesh, "shape" | "coordinate">): number {
+  const isObject = (value: unknown): boolean => typeof value === "object" && value !== null;
+  const isMesh = isObject(mesh) && isObject(mesh.shape) && isObject(mesh.coordinate);
+  expectValue("dataParallelRank", isMesh, "a DeviceMesh", mesh);
+  const { shape, coordinate } = mesh;
+  return dataParallelAxes(shape).reduce((rank, axis) => rank * shape[axis]! + coordinate[axis]!, 0);
+}
+
+/**
+ * Returns how gradients are reduced along a mesh axis. Along data-parallel axes a rank's loss is the mean over its own
+ * samples, so gradients are averaged. Along sequence axes it is the shard's part of a sum, so they are summed.
  */
 export function gradientReduceOp(axis: string): "mean" | "sum" {
   expectValue("gradientReduceOp", typeof axis === "string", "the name of a mesh axis", axis);

@@ -35,7 +35,7 @@ export interface Replication {
   hasLocalGrad: boolean;
   /** Whether the gradient was reduced over the ranks, and no backward has added to it since. */
   isGradReduced?: boolean;
-  /** Number of ranks over which `reduceGradients` sums gradients, those of all axes but "dp". Default 1. */
+  /** Number of ranks over which `reduceGradients` sums gradients, those of all sequence axes. Default 1. */
   readonly numSummedRanks?: number;
   /**
    * For a sharded parameter: the reducer that `reduceGradients` calls instead of an all-reduce, once for all parameters

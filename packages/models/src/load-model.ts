@@ -15,7 +15,7 @@ import { openShards } from "./weights/shards.ts";
 export const loadModelOptions = defineOptions("loadModel", {
   /**
    * The attention backend: a registered name or the backend itself. Required if the mesh shards sequences, which any
-   * axis of length > 1 other than "dp" does. Default: "local".
+   * axis of length > 1 does unless it is data-parallel. Default: "local".
    */
   backend: option.either(option.string(), option.backend(), { optional: true }),
   /** Placement of sequences: how they are divided into shards. Default "contiguous". */

@@ -32,6 +32,7 @@ describe.each([
   createArrangement("local", local(), { dp: 3 }),
   createArrangement("ring of 5", ring(), { sp: 5 }),
   createArrangement("ring beside data parallelism", ring(), { dp: 2, sp: 3 }),
+  createArrangement("ring beside replicas and shards", ring(), { dp_replicate: 2, sp: 3, dp_shard: 2 }),
   createArrangement("ring in ring", ring({ axis: "node", inner: ring({ axis: "gpu" }) }), { node: 2, gpu: 3 }),
   createArrangement("more ranks than rows", ring(), { sp: 70 }),
 ])("$name", ({ backend, mesh }) => {

@@ -73,7 +73,7 @@ function variantTrials(arrangements: number): readonly (readonly VariantTrial[])
 
 const SINK_SEED = 11;
 
-/** Seed of a context, and its coordinate along "dp". Ranks with different "dp" coordinates have different samples. */
+/** Seed of a context, and its data-parallel rank. Ranks that differ in it have different samples. */
 interface RandomSource {
   readonly seed: number;
   readonly dp: number;

@@ -11,7 +11,7 @@ import { type Arrangement, arrangementsOption, makeWorldOption } from "../suite-
 export const moduleSuiteOptions = defineOptions("moduleSuite", {
   /** Opens the worlds. */
   makeWorld: makeWorldOption,
-  /** Arrangements to test. Mesh axes other than those of the sequence must be named "dp". */
+  /** Arrangements to test. Mesh axes other than those of the sequence must be data-parallel. */
   arrangements: arrangementsOption,
 });
 /** Options of `moduleSuite`. */
@@ -20,8 +20,8 @@ export type ModuleSuiteOptions = OptionsOf<typeof moduleSuiteOptions>;
 /**
  * Returns test cases that compare MultiAxisAttention over a backend with MultiAxisAttention on one device. The forward,
  * dx and every parameter's gradient must be as accurate as on one device, measured against attention between two linear
- * layers in float64. Gradients must be bitwise identical on all ranks. With a "dp" axis, each "dp" coordinate has its
- * own sequences, and gradients are their mean.
+ * layers in float64. Gradients must be bitwise identical on all ranks. Each data-parallel rank has its own sequences,
+ * and gradients are their mean.
  *
  * @example
  * ```ts

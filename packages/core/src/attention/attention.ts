@@ -24,7 +24,7 @@ import type { AttentionModifiers, AttentionState, QkvGrads } from "./tile.ts";
 export const attentionOptions = defineOptions("attention", {
   /**
    * The name of a registered backend, or a backend. Required if the mesh shards sequences, which any axis of length > 1
-   * other than "dp" does. Default: "local".
+   * does unless it is data-parallel. Default: "local".
    */
   backend: option.either(option.string(), option.backend(), { optional: true }),
   ...batchMaskOptions.fields,

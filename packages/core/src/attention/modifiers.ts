@@ -26,8 +26,8 @@ export const attentionModifierOptions = defineOptions("attention modifiers", {
   /**
    * Probability of zeroing an attention weight after the softmax; the other weights are scaled by 1 / (1 − dropout).
    * Which weights are dropped is a function of the context's seed, the call number, and the global sample, head, query
-   * and key. It is the same on every mesh if all ranks along dp have equally many samples. Requires a device with the
-   * feature `dropout`. Default 0.
+   * and key. It is the same on every mesh if all data-parallel ranks have equally many samples. Requires a device with
+   * the feature `dropout`. Default 0.
    */
   dropout: option.number({ min: 0, below: 1, default: 0 }),
 });

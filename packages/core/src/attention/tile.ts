@@ -75,7 +75,7 @@ export interface AttentionDropout {
   readonly probability: number;
   readonly seed: number;
   readonly stream: number;
-  /** Number of samples on the preceding ranks along "dp", if samples are sharded along it. Added to `origin.batch`. */
+  /** Number of samples on the preceding data-parallel ranks, if there are several. Added to `origin.batch`. */
   readonly batchOffset: number;
 }
 

@@ -47,7 +47,8 @@ export const attentionModuleOptions = defineOptions("attention module", {
   headDim: option.integer({ min: 1, max: 256, optional: true }),
   /**
    * The name of a backend registered in the context, or a backend. With "local", every rank holds the complete axis.
-   * Required if the mesh shards sequences, which any axis of length > 1 other than "dp" does. Default: "local".
+   * Required if the mesh shards sequences, which any axis of length > 1 does unless it is data-parallel. Default:
+   * "local".
    */
   backend: option.either(option.string(), option.backend(), { optional: true }),
   /**

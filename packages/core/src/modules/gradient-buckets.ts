@@ -45,7 +45,7 @@ export function planBuckets(sizes: readonly number[], capacity: number): Bucket[
 
 /**
  * Replaces the gradients of parameters by their sum over all ranks divided by the number of data-parallel ranks: the
- * mean along "dp" of the sums along all other axes, with one all-reduce per bucket. Sums are float32.
+ * mean along data-parallel axes of the sums along all other axes, with one all-reduce per bucket. Sums are float32.
  *
  * Gradients are divided before they are added, as by DistributedDataParallel, so that the sum does not overflow if the
  * mean is representable. The division is exact for a power of two, except below 2⁻¹²⁶; otherwise it rounds each addend

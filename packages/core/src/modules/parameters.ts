@@ -93,16 +93,18 @@ function initialize(ctx: Context, parameter: Tensor, initial: Initializer): void
 
 /**
  * Reduces the gradients of replicated parameters over all ranks, so that they equal those of a single device: the sum
- * over every mesh axis except "dp", along which ranks hold different samples and gradients are averaged. Call it
- * between `backward` and the optimizer's step. Collective. A gradient that was reduced before, and was not zeroed or
- * assigned since, counts once: gradients that are reduced after each of several backwards add up. A parameter without a
- * gradient is assigned zeros, also on a single rank, so that an optimizer treats it equally on any mesh. A parameter
- * that does not require grad (frozen) is unchanged. One all-reduce over all ranks sums up to 25 MiB of gradients, which
- * are divided by the length of "dp" first, as by PyTorch's DistributedDataParallel. Sums are float32, rounded once.
+ * over every mesh axis except data-parallel ones ("dp", "dp_…"), along which ranks hold different samples and gradients
+ * are averaged. Call it between `backward` and the optimizer's step. Collective. A gradient that was reduced before,
+ * and was not zeroed or assigned since, counts once: gradients that are reduced after each of several backwards add up.
+ * A parameter without a gradient is assigned zeros, also on a single rank, so that an optimizer treats it equally on
+ * any mesh. A parameter that does not require grad (frozen) is unchanged. One all-reduce over all ranks sums up to 25
+ * MiB of gradients, which are divided by the number of data-parallel ranks first, as by PyTorch's
+ * DistributedDataParallel. Sums are float32, rounded once.
  *
- * Along sequence axes ("sp", …), each rank's loss is its shard's part of the sum, so gradients are summed. Along "dp",
- * a loss is the mean over the rank's own samples, so gradients are averaged, as in data-parallel training. Sharded
- * parameters (`fullyShard` of @mosaic/nn) have no `grad` afterwards: each rank holds its shard of the gradients.
+ * Along sequence axes ("sp", …), each rank's loss is its shard's part of the sum, so gradients are summed. Along
+ * data-parallel axes, a loss is the mean over the rank's own samples, so gradients are averaged, as in data-parallel
+ * training. Sharded parameters (`fullyShard` of @mosaic/nn) have no `grad` afterwards: each rank holds its shard of the
+ * gradients.
  *
  * @example
  * ```ts

@@ -108,9 +108,9 @@ const meanOp = defineOp({
  * Returns the mean over some axes, or all. Accumulates in float32 and rounds once to x's dtype. NaN if there are no
  * elements.
  *
- * @throws ShapeError for an axis out of range, for an axis that occurs twice, and for an axis whose rows are known to be
- * sharded, unless along "dp": as a loss, the mean of a rank's rows would have gradients that are too large by the number
- * of ranks.
+ * @throws ShapeError for an axis out of range, for an axis that occurs twice, and for an axis whose rows are known to
+ * be sharded, unless along data-parallel mesh axes: as a loss, the mean of a rank's rows would have gradients that are
+ * too large by the number of ranks.
  */
 export function mean(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   return meanOp([x], reductionShapes("mean", x, axes, options));
@@ -183,7 +183,7 @@ function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
  * Array.from(await x.grad!.read()); // => [0.5, 0, 0.5, 0]
  * ```
  * @throws ShapeError for an axis out of range, for an axis that occurs twice, for an axis whose rows are known to be
- * sharded, unless along "dp", and if there are no elements.
+ * sharded, unless along data-parallel mesh axes, and if there are no elements.
  */
 export function max(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   const shapes = reductionShapes("max", x, axes, options);
@@ -212,7 +212,7 @@ function checkNotEmpty(where: string, x: Tensor): void {
  * Array.from(await x.grad!.read()); // => [0, 0.5, 0, 0.5]
  * ```
  * @throws ShapeError for an axis out of range, for an axis that occurs twice, for an axis whose rows are known to be
- * sharded, unless along "dp", and if there are no elements.
+ * sharded, unless along data-parallel mesh axes, and if there are no elements.
  */
 export function min(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   const shapes = reductionShapes("min", x, axes, options);

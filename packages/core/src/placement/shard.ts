@@ -17,7 +17,7 @@ import { type Span, spansLength } from "./span.ts";
 export const shardOptions = defineOptions("shard", {
   /** Placement of the axis. Default "contiguous". */
   placement: option.placement({ default: "contiguous" }),
-  /** Mesh axes along which the sequence is sharded, outermost first. Default: every mesh axis except "dp". */
+  /** Mesh axes along which the sequence is sharded, outermost first. Default: all that are not data-parallel. */
   axes: option.array(option.string(), { optional: true }),
   /** Length of the whole axis. Required by `unshard` if shards are unequal. Default: local rows times shards. */
   length: option.integer({ min: 0, optional: true }),
@@ -26,7 +26,7 @@ export const shardOptions = defineOptions("shard", {
 export type ShardOptions = OptionsOf<typeof shardOptions>;
 type ShardSettings = ResolvedOptionsOf<typeof shardOptions>;
 
-/** Returns the mesh axes along which ranks share a sequence: all except "dp". */
+/** Returns the mesh axes along which ranks share a sequence: all except the data-parallel ones. */
 export function sequenceAxes(mesh: Coordinate): string[] {
   expectValue(
     "sequenceAxes",

@@ -72,8 +72,9 @@ export function checkUnsharded(
 }
 
 /**
- * Throws a ShapeError if an axis is known to be sharded, unless over "dp" alone, for a mean or an extreme value of all
- * rows. Along "dp", ranks have samples of their own, and each has the mean of its samples as its loss.
+ * Throws a ShapeError if an axis is known to be sharded, unless over data-parallel mesh axes alone, for a mean or an
+ * extreme value of all rows. Along these, ranks have samples of their own, and each has the mean of its samples as its
+ * loss.
  */
 export function checkSequenceUnsharded(where: string, x: ShardedTensor, axis: number): void {
   const sharding = x.sharding?.find((each) => each.axis === axis);

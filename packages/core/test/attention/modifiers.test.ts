@@ -5,6 +5,7 @@ import type { Context } from "../../src/context.ts";
 import { fromArray } from "../../src/creation.ts";
 import { DTypeError, OptionError, ShapeError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
+import type { Coordinate } from "../../src/mesh.ts";
 import { causal } from "../../src/mask/index.ts";
 import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
 import { add, scale } from "../../src/ops/pointwise.ts";
@@ -117,13 +118,19 @@ describe("dropout", () => {
     );
   });
 
-  test("is the same with a sharded sequence and batch as on one device", async () => {
+  test.each<Coordinate>([
+    { dp: 2, sp: 2 },
+    { dp_replicate: 2, sp: 2, dp_shard: 1 },
+    { dp_replicate: 1, dp_shard: 2, sp: 2 },
+  ])("is the same with a sharded sequence and batch as on one device, mesh %j", async (mesh) => {
     await using singleContext = await openContext();
     const fullQkv = inputs(singleContext);
     const [expected] = await computeResults(attention(singleContext, ...fullQkv, options), fullQkv);
-    const contexts = await referenceWorld(4, { double: true, mesh: { dp: 2, sp: 2 } });
+    const contexts = await referenceWorld(4, { double: true, mesh });
     const rankOutputs = contexts.map(async (ctx) => {
-      const { dp, sp } = ctx.mesh.coordinate as { dp: number; sp: number };
+      const { sp = 0, ...otherCoordinates } = ctx.mesh.coordinate;
+      // Only one of the data-parallel axes has more than one rank.
+      const dp = Math.max(...Object.values(otherCoordinates));
       const qkvShard = inputs(ctx).map((x) =>
         x
           .slice(0, dp, dp + 1)

@@ -112,9 +112,9 @@ describe("an omitted backend", () => {
   );
 
   test.each(modules)("is accepted by %s if no sequence is sharded", async (_, createModule) => {
-    for (const mesh of [{ sp: 1 }, { dp: 2, sp: 1 }]) {
-      for (const ctx of await referenceWorld((mesh.dp ?? 1) * mesh.sp, { mesh }))
-        expect(() => createModule(ctx)).not.toThrow();
+    for (const mesh of [{ sp: 1 }, { dp: 2, sp: 1 }, { dp_replicate: 2, dp_shard: 2, sp: 1 }]) {
+      const size = Object.values(mesh).reduce((product, length) => product * length, 1);
+      for (const ctx of await referenceWorld(size, { mesh })) expect(() => createModule(ctx)).not.toThrow();
     }
   });
 });

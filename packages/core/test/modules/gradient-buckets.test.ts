@@ -40,10 +40,12 @@ describe("allReduceGradients", () => {
     [{ node: 2, dp: 2, gpu: 2 }, 5],
     [{ sp: 3 }, 1],
     [{ dp: 4 }, 6],
+    [{ dp_replicate: 3, dp_shard: 2 }, 6],
+    [{ dp_replicate: 2, sp: 2, dp_shard: 2 }, 5],
   ])(
-    "returns the mean along dp of the sums along all other axes: mesh %j, buckets of %i elements",
+    "returns the mean along data-parallel axes of the sums along all other axes: mesh %j, buckets of %i elements",
     async (mesh, capacity) => {
-      const { dp = 1 } = mesh as Coordinate;
+      const { dp = 1, dp_replicate: replicas = 1, dp_shard: shards = 1 } = mesh as Coordinate;
       const shapes = [[2, 3], [4], [0], [3, 2]] as const;
       const size = Object.values(mesh).reduce((product, length) => product * length, 1);
       const ranks = await referenceWorld(size, { mesh, double: true });
@@ -64,7 +66,7 @@ describe("allReduceGradients", () => {
           const expected = ranks
             .map((_, rank) => gradients(rank)[i]!)
             .reduce((sum, each) => sum.map((value, j) => value + each[j]!))
-            .map((sum) => sum / dp);
+            .map((sum) => sum / (dp * replicas * shards));
           expect(reduced.length).toBe(expected.length);
           for (const [j, value] of expected.entries()) expect(reduced[j]).toBeCloseTo(value, 12);
         }

@@ -5,6 +5,7 @@ import { defineOp } from "../../src/autograd/define-op.ts";
 import type { Context } from "../../src/context.ts";
 import { fromArray, zeros } from "../../src/creation.ts";
 import { ShapeError } from "../../src/errors.ts";
+import type { Coordinate } from "../../src/mesh.ts";
 import { CrossAxisAttention } from "../../src/modules/cross-axis-attention.ts";
 import { Linear } from "../../src/modules/linear.ts";
 import { MultiAxisAttention } from "../../src/modules/multi-axis-attention.ts";
@@ -217,8 +218,15 @@ describe("a call with another layout throws on every rank before it communicates
     for (const ctx of contexts) expect(roll(shardInput(ctx), -1, 2).sharding).not.toBeNull();
   });
 
-  test("mean, max and min over an axis that is sharded, unless over dp", async () => {
-    const contexts = await referenceWorld(4, { mesh: { dp: 2, sp: 2 } });
+  test.each<Coordinate>([
+    { dp: 2, sp: 2 },
+    { dp_replicate: 2, dp_shard: 2, sp: 2 },
+  ])("mean, max and min over an axis that is sharded, unless over data-parallel axes, mesh %j", async (mesh) => {
+    const contexts = await referenceWorld(
+      Object.values(mesh).reduce((a, b) => a * b),
+      { mesh },
+    );
+    const axes = Object.keys(mesh).filter((axis) => axis !== "sp");
     for (const name of ["mean", "max", "min"] as const) {
       const message = new RegExp(`^${name}: expected all rows along axis 1 on this rank, received 12 rows`);
       expectMismatch(contexts, (ctx) => shardInput(ctx)[name](), message);
@@ -227,8 +235,9 @@ describe("a call with another layout throws on every rank before it communicates
     for (const ctx of contexts) {
       expect(shardInput(ctx).mean([0, -1]).shape).toEqual([6]);
       expect(shardInput(ctx).sum().shape).toEqual([]);
-      const samples = shard(ctx, zeros(ctx, [4, 3]), 0, { axes: ["dp"] });
+      const samples = shard(ctx, zeros(ctx, [4, 3]), 0, { axes });
       expect([samples.sharding?.length, samples.mean().shape]).toEqual([1, []]);
+      expect(shard(ctx, zeros(ctx, [4, 3]), 0).sharding?.[0]?.layout.axes).toEqual(["sp"]);
     }
   });
 });
