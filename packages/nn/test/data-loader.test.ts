@@ -16,7 +16,7 @@ import { DataLoader, type DataLoaderOptions, type TokenBatch, tokenArrays, token
 import { permute, philoxWord } from "../src/data/permutation.ts";
 import { directory } from "./reference/directory.ts";
 import { generateNumbers } from "./reference/numbers.ts";
-import { onOneRank, onMesh } from "./reference/world.ts";
+import { getBatchShare, onOneRank, onMesh } from "./reference/world.ts";
 
 /** Documents of lengths 1 to 23. Each token encodes its position: 100 · document + index. */
 const documents = generateNumbers(40, 1).map((x, d) =>
@@ -83,7 +83,7 @@ async function gatherBatches(
       const { placement } = batch;
       const layout = layoutOf({
         mesh: ctx.mesh.shape,
-        axes: ctx.mesh.axes.filter((axis) => axis !== "dp"),
+        axes: ctx.mesh.axes.filter((axis) => axis === "sp"),
         placement,
         length: 24,
       });
@@ -91,7 +91,7 @@ async function gatherBatches(
         tokens,
         labels,
         at: Array.from(positions(layout.spans(ctx.mesh.coordinate))),
-        dp: ctx.mesh.coordinate.dp ?? 0,
+        share: getBatchShare(ctx).index,
       });
     }
     return rankBatches;
@@ -99,10 +99,10 @@ async function gatherBatches(
   return batchesByRank[0]!.map((_, index) => {
     const [tokens, labels] = [Array<number>(4 * 24), Array<number>(4 * 24)];
     for (const rank of batchesByRank) {
-      const { at, dp, ...rankValues } = rank[index]!;
+      const { at, share, ...rankValues } = rank[index]!;
       const rows = rankValues.tokens.length / at.length;
       for (let i = 0; i < rankValues.tokens.length; i++) {
-        const globalIndex = (dp * rows + Math.floor(i / at.length)) * 24 + at[i % at.length]!;
+        const globalIndex = (share * rows + Math.floor(i / at.length)) * 24 + at[i % at.length]!;
         tokens[globalIndex] = rankValues.tokens[i]!;
         labels[globalIndex] = rankValues.labels[i]!;
       }
@@ -126,6 +126,8 @@ describe("batches", () => {
     [{ dp: 2, sp: 1 }, {}],
     [{ dp: 4 }, {}],
     [{ dp: 2, sp: 2 }, { placement: "zigzag" }],
+    [{ dp_replicate: 2, dp_shard: 2, sp: 2 }, { placement: "zigzag" }],
+    [{ dp_shard: 2, sp: 1, dp_replicate: 1 }, {}],
     [{ sp: 3 }, { placement: "striped" }],
     [{ sp: 2 }, { placement: () => expectedBatches }],
   ] as const)("are the same as on one rank, on %o with %o", async (mesh, extraOptions) => {
@@ -239,7 +241,7 @@ test("invalid options, token files and states of other rows are rejected", async
     new DataLoader(ctx, tokenArrays(documents), { ...options, ...extraOptions });
   await onMesh({ dp: 2 }, (ctx) => {
     expect(() => createLoader(ctx, { batchSize: 3 })).toThrow(
-      /a multiple of 2, the number of ranks along "dp", received 3/,
+      /a multiple of 2, the number of data-parallel ranks, received 3/,
     );
     expect(() => createLoader(ctx, { rowLength: 400 })).toThrow(/at least 1601 tokens for one batch, received \d+/);
     const state = createLoader(ctx).state();

@@ -12,7 +12,7 @@ import {
 import { describe, expect, test } from "vitest";
 import { checkpoint, Dropout, MLP } from "../src/index.ts";
 import { generateNumbers } from "./reference/numbers.ts";
-import { onOneRank, onMesh } from "./reference/world.ts";
+import { getBatchShare, onOneRank, onMesh } from "./reference/world.ts";
 
 const [batch, length, embed] = [4, 10, 6];
 const inputValues = generateNumbers(batch * length * embed, 2);
@@ -26,14 +26,10 @@ async function runDropout(ctx: Context, placement: PlacementName, isPlacedByCall
     isPlacedByCall ? { placement: "contiguous", sequenceLength: 99 } : placementOptions,
   );
   const call = isPlacedByCall ? placementOptions : undefined;
-  const { dp = 1 } = ctx.mesh.shape;
-  const size = batch / dp;
+  const { index, count } = getBatchShare(ctx);
+  const size = batch / count;
   using fullInput = fromArray(ctx, inputValues, [batch, length, embed]);
-  using sampleShard = fullInput.slice(
-    0,
-    (ctx.mesh.coordinate.dp ?? 0) * size,
-    ((ctx.mesh.coordinate.dp ?? 0) + 1) * size,
-  );
+  using sampleShard = fullInput.slice(0, index * size, (index + 1) * size);
   const x = shard(ctx, sampleShard, 1, { placement }).detach();
   x.requiresGrad = true;
   layer.forward(x, call).dispose();
@@ -44,7 +40,14 @@ async function runDropout(ctx: Context, placement: PlacementName, isPlacedByCall
   return Promise.all(fullTensors.map(async (each) => Array.from(await each.read())));
 }
 
-const meshes: readonly Coordinate[] = [{ sp: 2 }, { sp: 4 }, { dp: 2, sp: 1 }, { dp: 2, sp: 2 }, { sp: 3 }];
+const meshes: readonly Coordinate[] = [
+  { sp: 2 },
+  { sp: 4 },
+  { dp: 2, sp: 1 },
+  { dp: 2, sp: 2 },
+  { sp: 3 },
+  { dp_replicate: 2, dp_shard: 2, sp: 2 },
+];
 
 describe.each(["contiguous", "zigzag", "striped"] as const)("%s", (placement) => {
   test("drops the same elements on every mesh", async () => {
@@ -52,7 +55,7 @@ describe.each(["contiguous", "zigzag", "striped"] as const)("%s", (placement) =>
     for (const mesh of meshes) {
       const ranks = await onMesh(mesh, (ctx) => runDropout(ctx, placement));
       expect(await onMesh(mesh, (ctx) => runDropout(ctx, placement, true))).toEqual(ranks);
-      const rows = batch / (mesh.dp ?? 1);
+      const rows = (batch * mesh.sp!) / ranks.length;
       for (const [rank, rankValues] of ranks.entries()) {
         const firstIndex = Math.floor(rank / mesh.sp!) * rows * length * embed;
         for (const [i, values] of rankValues.entries()) {

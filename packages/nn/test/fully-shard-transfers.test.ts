@@ -22,7 +22,15 @@ import {
   summonFullParameters,
   SwiGLU,
 } from "../src/index.ts";
-import { adamW, backwardStep, Blocks, readParameters, trainBlocks } from "./reference/blocks.ts";
+import {
+  adamW,
+  backwardStep,
+  Blocks,
+  computeShardSize,
+  listUnitSizes,
+  readParameters,
+  trainBlocks,
+} from "./reference/blocks.ts";
 import { onMesh } from "./reference/world.ts";
 
 // Memory use of sharding, the bytes it sends, and the order of its transfers.
@@ -30,20 +38,6 @@ import { onMesh } from "./reference/world.ts";
 type Stage = NonNullable<FullyShardOptions["stage"]>;
 
 const stages: readonly Stage[] = [1, 2, 3];
-
-/** Returns the number of elements of a unit's buffer on each of n ranks. */
-const computeShardSize = (sizes: readonly number[], ranks: number): number => {
-  const roundUp = (size: number): number => Math.ceil(size / 32) * 32;
-  return roundUp(Math.ceil(sizes.reduce((sum, size) => sum + roundUp(size), 0) / ranks));
-};
-
-/** Returns the sizes of the parameters of each unit. The model's own parameters are last. */
-function listUnitSizes(model: Blocks): number[][] {
-  const rootParameters = [...model.embed.parameters(), ...model.norm.parameters()];
-  return [...[...model.blocks].map((block) => block.parameters()), rootParameters].map((unit) =>
-    unit.map(({ size }) => size),
-  );
-}
 
 describe("memory and traffic match the formulas", () => {
   test.each(stages.flatMap((stage) => [2, 4].map((ranks) => ({ stage, ranks }))))(

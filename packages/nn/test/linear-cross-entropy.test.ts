@@ -161,7 +161,13 @@ async function computeOnRank(ctx: Context, isFused: boolean): Promise<number[]> 
   return actual.flatMap((values) => Array.from(values));
 }
 
-const meshes: readonly Coordinate[] = [{ sp: 2 }, { sp: 4 }, { dp: 2, sp: 2 }, { dp: 3, sp: 2 }];
+const meshes: readonly Coordinate[] = [
+  { sp: 2 },
+  { sp: 4 },
+  { dp: 2, sp: 2 },
+  { dp: 3, sp: 2 },
+  { dp_replicate: 2, dp_shard: 3 },
+];
 
 test("the mean and its gradients are the same on every mesh, and match crossEntropy", async () => {
   const [expected] = await onMesh({ sp: 1 }, (ctx) => computeOnRank(ctx, false));

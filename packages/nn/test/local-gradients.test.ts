@@ -1,4 +1,4 @@
-import { Linear, type Module, ones, OptionError, reduceGradients, scope } from "@mosaic/core";
+import { type Coordinate, Linear, type Module, ones, OptionError, reduceGradients, scope } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { AdamW, clipGradNorm, fullyShard, type OptimizerOptions, ScheduleFreeAdamW } from "../src/index.ts";
 import { getShard } from "../src/sharding/flat-parameters.ts";
@@ -62,13 +62,20 @@ test("accumulated gradients must be reduced after the last backward", () =>
     optimizer.step(); // without gradients nothing moves
   }));
 
-test.each([{ sp: 2 }, { dp: 2 }, { dp: 2, sp: 2 }, { dp: 2, sp: 2, tp: 3 }])(
+test.each<Coordinate>([
+  { sp: 2 },
+  { dp: 2 },
+  { dp: 2, sp: 2 },
+  { dp: 2, sp: 2, tp: 3 },
+  { dp_replicate: 2, dp_shard: 2, sp: 2 },
+])(
   "gradients that are reduced after each backward add up on %j, and a second reduction changes nothing",
   async (mesh) => {
+    const axis = ["dp", "dp_shard", "sp"].find((each) => each in mesh)!;
     for (const stage of [0, 1, 2, 3] as const) {
       await onMesh(mesh, async (ctx) => {
         using model = new Linear(ctx, 2, 2);
-        if (stage > 0) fullyShard(ctx, model, { stage: stage as 1 | 2 | 3, axis: "dp" in mesh ? "dp" : "sp" });
+        if (stage > 0) fullyShard(ctx, model, { stage: stage as 1 | 2 | 3, axis });
         const readGradient = async (): Promise<number[]> =>
           Array.from(await (getShard(model.weight)?.tensor ?? model.weight).grad!.read());
         runBackward(model, 6 * ctx.rank + 6);

@@ -140,7 +140,7 @@ test("mean squared error and its gradient match float64, with and without weight
 const inputs = generateNumbers(rows * 3, 6);
 
 /**
- * Returns loss and gradients of a layer on this rank's rows. Ranks along "dp" and "sp" have different counts of valid
+ * Returns loss and gradients of a layer on this rank's rows. Data-parallel ranks and ranks along "sp" have different counts of valid
  * targets.
  */
 async function computeGradients(ctx: Context, kind: "crossEntropy" | "mseLoss"): Promise<number[]> {
@@ -172,6 +172,7 @@ const meshes: readonly Coordinate[] = [
   { dp: 2, sp: 2 },
   { dp: 3, sp: 2 },
   { dp: 4, node: 1, gpu: 3 },
+  { dp_replicate: 2, sp: 3, dp_shard: 2 },
 ];
 
 test.each(["crossEntropy", "mseLoss"] as const)("%s and its gradients are the same on every mesh", async (kind) => {

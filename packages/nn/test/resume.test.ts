@@ -31,7 +31,7 @@ import {
   writeSafetensors,
 } from "../src/index.ts";
 import { directory } from "./reference/directory.ts";
-import { onOneRank, onMesh } from "./reference/world.ts";
+import { getBatchShare, onOneRank, onMesh } from "./reference/world.ts";
 
 function buildModel(ctx: Context): Sequential {
   return new Sequential(
@@ -43,6 +43,7 @@ function buildModel(ctx: Context): Sequential {
   );
 }
 
+const hybridMesh: Coordinate = { dp_replicate: 2, dp_shard: 2, sp: 2 };
 const optimizers: Readonly<Record<string, (model: Module) => Optimizer>> = {
   AdamW: (model) => new AdamW(model, { lr: 1e-2 }),
   ScheduleFreeAdamW: (model) => new ScheduleFreeAdamW(model, { lr: 1e-2, warmupSteps: 4 }),
@@ -58,9 +59,9 @@ async function trainSteps(
   const losses: number[] = [];
   for (let step = 0; step < steps; step++) {
     using fullInput = randn(ctx, [4, 6, 4], { seed: 9 });
-    const { dp: dpRank = 0 } = ctx.mesh.coordinate;
-    const rowsPerRank = 4 / (ctx.mesh.shape.dp ?? 1);
-    using rankInput = fullInput.slice(0, dpRank * rowsPerRank, (dpRank + 1) * rowsPerRank);
+    const { index, count } = getBatchShare(ctx);
+    const rowsPerRank = 4 / count;
+    using rankInput = fullInput.slice(0, index * rowsPerRank, (index + 1) * rowsPerRank);
     using x = shard(ctx, rankInput, 1);
     using target = x.slice(-1, 0, 1).contiguous();
     using out = model.forward(x);
@@ -78,7 +79,7 @@ const values = (state: ReadonlyMap<string, Tensor>) =>
   Promise.all([...state].map(async ([name, each]) => [name, Array.from(await each.read())]));
 
 describe.each(Object.entries(optimizers))("%s", (_, createOptimizer) => {
-  test.each<Coordinate>([{ sp: 1 }, { dp: 2, sp: 2 }])(
+  test.each<Coordinate>([{ sp: 1 }, { dp: 2, sp: 2 }, hybridMesh])(
     "resumes from a checkpoint bit for bit like an uninterrupted run, on %o",
     async (mesh) => {
       const path = join(directory(), "training.safetensors");
@@ -119,7 +120,7 @@ test("a checkpoint of 4 ranks loads on 1, 2 and 8 ranks, and training continues 
     return [...state, ...(await trainSteps(ctx, { model, optimizer }, 4))];
   };
   const [expected] = await onMesh({ dp: 2, sp: 2 }, (ctx) => trainWithResume(ctx, false));
-  for (const mesh of [{ sp: 1 }, { sp: 2 }, { dp: 4, sp: 2 }] satisfies Coordinate[]) {
+  for (const mesh of [{ sp: 1 }, { sp: 2 }, { dp: 4, sp: 2 }, hybridMesh] satisfies Coordinate[]) {
     for (const actual of await onMesh(mesh, (ctx) => trainWithResume(ctx, true))) {
       const parameters = expected!.length - 4;
       expect(actual.slice(0, parameters)).toEqual(expected!.slice(0, parameters));

@@ -14,7 +14,13 @@ async function trainModel(ctx: Context, createOptimizer: (model: Model) => Optim
   return losses;
 }
 
-const meshes: readonly Coordinate[] = [{ sp: 2 }, { sp: 4 }, { dp: 2, sp: 1 }, { dp: 2, sp: 2 }];
+const meshes: readonly Coordinate[] = [
+  { sp: 2 },
+  { sp: 4 },
+  { dp: 2, sp: 1 },
+  { dp: 2, sp: 2 },
+  { dp_replicate: 2, dp_shard: 2, sp: 2 },
+];
 const optimizers = {
   AdamW: (model: Model) => new AdamW(model, { lr: 2e-2, schedule: linearWarmup(5) }),
   ScheduleFreeAdamW: (model: Model) => new ScheduleFreeAdamW(model, { lr: 2e-2, warmupSteps: 5 }),

@@ -28,8 +28,8 @@ export const dataLoaderOptions = defineOptions("DataLoader", {
   /** S, the number of tokens of a row. */
   rowLength: option.integer({ min: 1 }),
   /**
-   * Number of rows of a batch over all ranks. They are divided equally along the mesh axis "dp", so this must be a
-   * multiple of its length.
+   * Number of rows of a batch over all ranks. They are divided equally over the data-parallel ranks, so this must be a
+   * multiple of their number.
    */
   batchSize: option.integer({ min: 1 }),
   /** Whether each epoch has a different order of rows, which is determined by the seed and the epoch. Default true. */
@@ -52,7 +52,7 @@ export const dataLoaderOptions = defineOptions("DataLoader", {
     option.custom("a function that maps a mask to a placement", option.isFunction<PlacementFunction>),
     { default: "contiguous" },
   ),
-  /** Mesh axes along which rows are sharded, outermost first. Default: all but "dp". */
+  /** Mesh axes along which rows are sharded, outermost first. Default: all that are not data-parallel. */
   axes: option.array(option.string(), { optional: true }),
 });
 /** Options of DataLoader. */
@@ -97,10 +97,10 @@ const IGNORE_INDEX = -100;
 
 /**
  * Packs documents of tokens into rows, one after another and split at row ends. Returns each rank's part of each batch:
- * ranks along "dp" have different rows, ranks along other axes have shards of the same rows. Labels are computed before
- * rows are sharded. The rows of a batch depend only on the seed, the epoch and the index of the batch, so that losses
- * are the same on every mesh. Rows at the end of an epoch that do not fill a batch are skipped; with `shuffle`, the
- * next epoch has another order.
+ * ranks along data-parallel axes have different rows, ranks along other axes have shards of the same rows. Labels are
+ * computed before rows are sharded. The rows of a batch depend only on the seed, the epoch and the index of the batch,
+ * so that losses are the same on every mesh. Rows at the end of an epoch that do not fill a batch are skipped; with
+ * `shuffle`, the next epoch has another order.
  *
  * @example
  * ```ts
@@ -121,8 +121,8 @@ const IGNORE_INDEX = -100;
  * using again = loader.next();
  * Array.from(await again.tokens.read()); // => [5, 6, 7, 8]
  * ```
- * @throws OptionError for a batch size that is not a multiple of the number of ranks along "dp", and for fewer tokens
- * than one batch needs.
+ * @throws OptionError for a batch size that is not a multiple of the number of data-parallel ranks, and for fewer
+ * tokens than one batch needs.
  */
 export class DataLoader {
   /** Number of rows of an epoch, before batching. */
@@ -143,7 +143,7 @@ export class DataLoader {
     if (batchSize % numReplicas !== 0) {
       throw new OptionError({
         where: "DataLoader: batchSize",
-        expected: `a multiple of ${numReplicas}, the number of ranks along "dp"`,
+        expected: `a multiple of ${numReplicas}, the number of data-parallel ranks`,
         received: String(batchSize),
       });
     }

@@ -31,13 +31,14 @@ export const shardingOptions = defineOptions("Dropout", {
   sequenceAxis: option.nullable(option.integer(), { optional: true }),
   /** Placement of the sequence: how it is divided into shards. Default "contiguous". */
   placement: option.placement({ default: "contiguous" }),
-  /** Mesh axes along which the sequence is sharded, outermost first. Default: all but "dp". */
+  /** Mesh axes along which the sequence is sharded, outermost first. Default: all that are not data-parallel. */
   axes: option.array(option.string(), { optional: true }),
   /** Length of the whole sequence over all shards. Required if shards are unequal. Default: local rows times shards. */
   sequenceLength: option.integer({ min: 0, optional: true }),
 });
 /**
- * How tensors are sharded over the ranks: along which tensor axis, and how. The batch is divided equally along "dp".
+ * How tensors are sharded over the ranks: along which tensor axis, and how. The batch is divided equally over the
+ * data-parallel ranks.
  */
 export type ShardingOptions = OptionsOf<typeof shardingOptions>;
 /** ShardingOptions with the defaults applied. */
@@ -146,9 +147,9 @@ const dropoutOp = defineOp({
  *
  * Which elements are zeroed depends on the context's seed, the number of the call, and the index of the element in the
  * *global* tensor. The result is therefore the same on any number of ranks and with any placement, if the options
- * describe how the tensor is sharded. By default, axis -2 is sharded contiguously over all mesh axes but "dp", which
- * shards axis 0. For a tensor that is replicated on the ranks of a sequence, pass `sequenceAxis: null`. Nothing is
- * saved for the backward.
+ * describe how the tensor is sharded. By default, axis -2 is sharded contiguously over all mesh axes but the
+ * data-parallel ones, which shard axis 0. For a tensor that is replicated on the ranks of a sequence, pass
+ * `sequenceAxis: null`. Nothing is saved for the backward.
  *
  * @example
  * ```ts

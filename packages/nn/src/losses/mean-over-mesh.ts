@@ -112,7 +112,7 @@ const meanOverMeshOp = defineOp({
 /**
  * Returns the mean over all ranks' parts of the batch: (sum of all sums) / (sum of all counts), a scalar, the same on
  * every rank and on every mesh. Its gradient is this rank's part of the gradient that a single device would have.
- * `reduceGradients` combines the parts: it sums over sequence axes and averages over "dp". Collective.
+ * `reduceGradients` combines the parts: it sums over sequence axes and averages over data-parallel axes. Collective.
  *
  * terms: a pair (sum, count) [2] float32, of one loss or the sum of several pairs. A total count of 0 gives NaN, as in
  * PyTorch. The count of a rank is exact up to 2²⁴; counts are added over the ranks without rounding.

@@ -3,6 +3,7 @@ import {
   checkFunction,
   checkModule,
   type Context,
+  dataParallelAxes,
   dataParallelAxis,
   defineOptions,
   isBackwardRunning,
@@ -25,10 +26,11 @@ export const fullyShardOptions = defineOptions("fullyShard", {
    */
   stage: option.oneOf([1, 2, 3], { default: 3 }),
   /**
-   * The mesh axis along which they are sharded. Any axis can be used, because parameters are equal along all axes.
-   * Default "dp".
+   * The mesh axis along which they are sharded. Any axis can be used, because parameters are equal along all axes. They
+   * are replicated along the others, so that "dp_shard" of { dp_replicate: 2, dp_shard: 4 } is hybrid sharding
+   * (HYBRID_SHARD of FSDP, HSDP). Required on a mesh with several data-parallel axes. Default: the data-parallel axis.
    */
-  axis: option.string({ default: dataParallelAxis }),
+  axis: option.string({ optional: true }),
   /**
    * Modules whose parameters are gathered together and whose gradients are reduced together, FSDP's units. The
    * remaining parameters form one more unit, the root unit, which stays gathered from the first forward of the model,
@@ -53,12 +55,12 @@ function isModuleWithForward(value: unknown): value is Module {
  * those of an unsharded model. Returns the model.
  *
  * Without sharding, a rank stores 4Ψ bytes of parameters, 4Ψ of gradients and 8Ψ of AdamW's states for Ψ float32
- * parameters. On n ranks, a stage divides what it shards by n, with the parts of each unit rounded up to 32 elements.
- * In stage 3, the parameters of a unit are gathered before its forward and before its backward, while the previous unit
- * computes, and released after each. The gradients of a unit are reduced as soon as its backward is complete, while the
- * next one runs: in stages 2 and 3, in every backward; in stage 1, where whole gradients accumulate, in the last
- * backward of a step, which is assumed to have as many as the previous step. After `reduceGradients`, the parameters'
- * `grad` is null. This call does not communicate.
+ * parameters. On n ranks along the axis, a stage divides what it shards by n, with the parts of each unit rounded up to
+ * 32 elements. In stage 3, the parameters of a unit are gathered before its forward and before its backward, while the
+ * previous unit computes, and released after each. The gradients of a unit are reduced as soon as its backward is
+ * complete, while the next one runs: in stages 2 and 3, in every backward; in stage 1, where whole gradients
+ * accumulate, in the last backward of a step, which is assumed to have as many as the previous step. After
+ * `reduceGradients`, the parameters' `grad` is null. This call does not communicate.
  *
  * In stage 3, parameters have no memory between their uses, and a use outside of their unit's forward is a
  * DisposedError. `summonFullParameters` gathers them, and `readStateDict` copies them to the host. `saveCheckpoint`
@@ -80,13 +82,13 @@ function isModuleWithForward(value: unknown): value is Module {
  * optimizer.zeroGrad();
  * optimizer.steps; // => 1
  * ```
- * @throws OptionError for an axis that is not in the mesh, for a unit that is not part of the model, and for a model
- * that is already sharded.
+ * @throws OptionError for an axis that is not in the mesh, without an axis on a mesh with several data-parallel axes,
+ * for a unit that is not part of the model, and for a model that is already sharded.
  */
 export function fullyShard<M extends Module>(ctx: Context, model: M, options?: FullyShardOptions): M {
   checkContext("fullyShard", ctx);
   checkModule("fullyShard: model", model);
-  const { stage, axis, units = defaultUnits(model) } = fullyShardOptions.parse(options);
+  const { stage, axis = defaultAxis(ctx), units = defaultUnits(model) } = fullyShardOptions.parse(options);
   const { size } = ctx.mesh.group(axis);
   for (const [name, parameter] of model.namedParameters()) {
     parameter.assertNotDisposed("fullyShard");
@@ -107,6 +109,19 @@ export function fullyShard<M extends Module>(ctx: Context, model: M, options?: F
   if (stage > 1) addGatherHooks(model, flatUnits);
   else addReduceHooks(flatUnits.slice(0, -1));
   return model;
+}
+
+/** Returns the data-parallel axis of the mesh. With several, the caller must select the one that is within a host. */
+function defaultAxis(ctx: Context): string {
+  const [axis = dataParallelAxis, ...otherAxes] = dataParallelAxes(ctx.mesh.shape);
+  const innermostAxis = otherAxes.at(-1);
+  if (innermostAxis === undefined) return axis;
+  throw new OptionError({
+    where: "fullyShard: axis",
+    expected: `one of the data-parallel axes ${[axis, ...otherAxes].join(", ")}`,
+    received: "none",
+    remedy: `pass axis: "${innermostAxis}", for example; parameters are replicated along the other axes`,
+  });
 }
 
 /** A module, and its parameters with their names. */

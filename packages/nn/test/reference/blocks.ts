@@ -112,3 +112,17 @@ export async function readParameters(model: Blocks): Promise<number[]> {
   const values = await summonFullParameters(model, () => Promise.all(model.parameters().map((each) => each.read())));
   return values.flatMap((each) => [...each]);
 }
+
+/** Returns the number of elements of a unit's buffer on each of n ranks. */
+export function computeShardSize(sizes: readonly number[], ranks: number): number {
+  const roundUp = (size: number): number => Math.ceil(size / 32) * 32;
+  return roundUp(Math.ceil(sizes.reduce((sum, size) => sum + roundUp(size), 0) / ranks));
+}
+
+/** Returns the sizes of the parameters of each unit. The model's own parameters are last. */
+export function listUnitSizes(model: Blocks): number[][] {
+  const rootParameters = [...model.embed.parameters(), ...model.norm.parameters()];
+  return [...[...model.blocks].map((block) => block.parameters()), rootParameters].map((unit) =>
+    unit.map(({ size }) => size),
+  );
+}

@@ -21,6 +21,7 @@ import {
   RotaryEmbedding,
 } from "../../src/index.ts";
 import { generateNumbers } from "./numbers.ts";
+import { getBatchShare } from "./world.ts";
 
 // A small transformer that is trained to output the previous token, on every mesh.
 
@@ -72,9 +73,9 @@ export class Model extends Module {
 
 /** Returns this rank's rows of a batch [B,S]. */
 export function sliceForRank(ctx: Context, fullValues: readonly number[]): Tensor {
-  const { dp = 1 } = ctx.mesh.shape;
-  const [dpRank, rowsPerRank] = [ctx.mesh.coordinate.dp ?? 0, batch / dp];
-  const rankValues = fullValues.slice(dpRank * rowsPerRank * length, (dpRank + 1) * rowsPerRank * length);
+  const { index, count } = getBatchShare(ctx);
+  const rowsPerRank = batch / count;
+  const rankValues = fullValues.slice(index * rowsPerRank * length, (index + 1) * rowsPerRank * length);
   using rankBatch = fromArray(ctx, rankValues, [rowsPerRank, length]);
   return shard(ctx, rankBatch, 1, { placement: "zigzag" });
 }

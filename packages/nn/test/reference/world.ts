@@ -14,6 +14,22 @@ export async function onMesh<T>(mesh: Coordinate, body: (ctx: Context) => Promis
   }
 }
 
+/** A rank's share of a batch: its index, and the number of shares. */
+export interface BatchShare {
+  readonly index: number;
+  readonly count: number;
+}
+
+/** Returns a rank's share of a batch, whose rows are divided along "dp", or along "dp_replicate" and "dp_shard". */
+export function getBatchShare({ mesh }: Pick<Context, "mesh">): BatchShare {
+  let [index, count] = [0, 1];
+  for (const axis of mesh.axes.filter((each) => each.startsWith("dp"))) {
+    index = index * mesh.shape[axis]! + mesh.coordinate[axis]!;
+    count *= mesh.shape[axis]!;
+  }
+  return { index, count };
+}
+
 /** Runs `body` on one rank. */
 export async function onOneRank<T>(body: (ctx: Context) => Promise<T> | T, seed = 3): Promise<T> {
   return (await onMesh({ sp: 1 }, body, seed))[0]!;
