@@ -130,7 +130,7 @@ async function onMesh<T>(mesh: Readonly<Record<string, number>>, body: (ctx: Con
   }
 }
 
-test("ranks along dp read disjoint rows of the batch, and a restored state yields the same rows", async () => {
+test("data-parallel ranks read disjoint rows of the batch, and a restored state yields the same rows", async () => {
   const settings = createSettings("--ranks", "2", "--dp", "2");
   prepareFolder(out, settings);
   const readBatch = (ctx: Context, state: number) => {
@@ -141,7 +141,11 @@ test("ranks along dp read disjoint rows of the batch, and a restored state yield
     return batch.tokens.read().then((values) => Array.from(values));
   };
   const [fullBatch] = await onMesh({ dp: 1, sp: 1 }, (ctx) => readBatch(ctx, 3));
-  expect((await onMesh({ dp: 2, sp: 1 }, (ctx) => readBatch(ctx, 3))).flat()).toEqual(fullBatch);
+  for (const mesh of [
+    { dp: 2, sp: 1 },
+    { dp_replicate: 2, dp_shard: 2, sp: 1 },
+  ])
+    expect((await onMesh(mesh, (ctx) => readBatch(ctx, 3))).flat()).toEqual(fullBatch);
   const [laterBatch] = await onMesh({ dp: 1, sp: 1 }, (ctx) => readBatch(ctx, 18));
   expect(laterBatch).not.toEqual(fullBatch);
 });

@@ -1,4 +1,5 @@
 import { type Context, reduceGradients, scope } from "@mosaic/attention";
+import { dataParallelRank, dataParallelSize } from "@mosaic/attention/core";
 import { clipGradNorm, crossEntropy, loadCheckpoint, saveCheckpoint, ScheduleFreeAdamW } from "@mosaic/attention/nn";
 import { loadBatch, assignRows } from "./batch.ts";
 import type { TabularModel } from "./model.ts";
@@ -66,8 +67,8 @@ export function sampleTables(step: number, options: TrainingOptions, ranks = 1):
 const WARMUP_STEPS = 20;
 
 /**
- * Trains on tables of the prior. Ranks along "dp" share the tables of a step. The result is independent of their
- * number.
+ * Trains on tables of the prior. Data-parallel ranks share the tables of a step. The result is independent of
+ * their number.
  */
 export class Trainer implements Disposable {
   readonly #optimizer: ScheduleFreeAdamW;
@@ -85,7 +86,7 @@ export class Trainer implements Disposable {
   /** Runs one step. Resolves to the mean cross-entropy over all ranks' rows. */
   async step(step: number): Promise<number> {
     const ctx = this.#ctx;
-    const [rank, ranks] = [ctx.mesh.coordinate.dp ?? 0, ctx.mesh.shape.dp ?? 1];
+    const [rank, ranks] = [dataParallelRank(ctx.mesh), dataParallelSize(ctx.mesh)];
     const { allTables, knownRows } = sampleTables(step, this.#options, ranks);
     const rankTables = allTables.slice(
       Math.floor((rank * allTables.length) / ranks),

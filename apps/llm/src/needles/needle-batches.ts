@@ -1,4 +1,5 @@
 import { type Context, fromArray, masks, shard, type Tensor } from "@mosaic/attention";
+import { dataParallelRank, dataParallelSize } from "@mosaic/attention/core";
 import type { PlacementFunction } from "@mosaic/attention/nn";
 import { Random } from "@mosaic/program";
 import type { Batches, TrainingBatch } from "../batches.ts";
@@ -84,11 +85,11 @@ export class NeedleBatches implements Batches<number> {
 
   next(): TrainingBatch {
     const { rowOptionsForStep, batch, seed, placement } = this.#options;
-    const { shape, coordinate } = this.#ctx.mesh;
+    const { mesh } = this.#ctx;
     const rowOptions = rowOptionsForStep(this.#step);
     const { length } = rowOptions;
-    const rows = countRows(rowOptions, batch) / (shape.dp ?? 1);
-    const firstRow = (coordinate.dp ?? 0) * rows;
+    const rows = countRows(rowOptions, batch) / dataParallelSize(mesh);
+    const firstRow = dataParallelRank(mesh) * rows;
     const tokens = new Float32Array(rows * length);
     const labels = new Float32Array(rows * length).fill(-100);
     for (let row = 0; row < rows; row++) {
