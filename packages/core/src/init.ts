@@ -25,7 +25,11 @@ export const initOptions = defineOptions("init", {
   rank: option.integer({ min: 0, optional: true }),
   /** Number of ranks of the job. Default: the value that the launcher sets; 1 without a launcher. */
   worldSize: option.integer({ min: 1, optional: true }),
-  /** Lengths of the named mesh axes. Their product must be the world size. Default: { sp: worldSize }. */
+  /**
+   * Lengths of the named mesh axes. Their product must be the world size. Ranks along "dp", and along axes whose names
+   * begin with "dp_", have different samples (data parallelism); ranks along all other axes share each sequence.
+   * Default: { sp: worldSize }.
+   */
   mesh: option.meshShape({ optional: true }),
   /** Number of ranks that share one sequence. Short for mesh { dp: worldSize / spSize, sp: spSize }. Default: all. */
   spSize: option.integer({ min: 1, optional: true }),

@@ -282,7 +282,9 @@ describe("checkpoints", () => {
       const host = ctx.mesh.coordinate.dp_replicate!;
       const hostOptions = { copies: "perHost", host: `n${host}` } as const;
       await saveCheckpoint(ctx, join(folders[host]!, "x"), { model, optimizer }, hostOptions);
+      await saveCheckpoint(ctx, `${path}.chunks`, { model, optimizer }, { snapshot: false });
     });
+    expect(readFileSync(`${path}.chunks`)).toEqual(readFileSync(path));
     const [[firstName], [secondName]] = folders.map(readFiles) as [string[], string[]];
     const files = [join(folders[0]!, firstName!), join(folders[1]!, secondName!)];
     expect(readFileSync(files[0]!)).toEqual(readFileSync(files[1]!));
