@@ -2,7 +2,7 @@ import { mkdtemp, readdir, readFile, rm } from "node:fs/promises";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { ring } from "@mosaic/backend-ring";
-import { type Context, fromArray, reduceGradients, scope, shard } from "@mosaic/core";
+import { type Context, type Coordinate, fromArray, reduceGradients, scope, shard } from "@mosaic/core";
 import { AdamW, fullyShard, type FullyShardOptions, linearCrossEntropy } from "@mosaic/nn";
 import { expect, test } from "vitest";
 import { type CausalLM, createModel, GenerationBatch } from "../src/index.ts";
@@ -20,11 +20,12 @@ const config = {
 /** Trains with the fused loss, without a call of the model's own forward. Returns the losses. */
 async function train(ctx: Context, model: CausalLM): Promise<number[]> {
   using optimizer = new AdamW(model, { lr: 0.01 });
-  const { coordinate } = ctx.mesh;
+  const { dp, dp_replicate: replica, dp_shard: shardIndex } = ctx.mesh.coordinate;
+  const sample = dp ?? 2 * replica! + shardIndex!;
   const losses: number[] = [];
   for (let step = 0; step < 3; step++) {
     const makeRow = (first: number): number[] =>
-      Array.from({ length }, (_, i) => (7 * coordinate.dp! + (first + i) ** 2) % vocabulary);
+      Array.from({ length }, (_, i) => (7 * sample + (first + i) ** 2) % vocabulary);
     using loss = scope(() => {
       const [tokens, targets] = [0, 1].map((first) => shard(ctx, fromArray(ctx, makeRow(first), [1, length]), 1));
       return linearCrossEntropy(ctx, model.decoder.forward(tokens!), model.head, targets!);
@@ -57,13 +58,14 @@ async function generateBatch(model: CausalLM): Promise<number[]> {
 }
 
 /** Runs a new model, sharded unless the stage is 0, and returns the results of rank 0 and the files that it saved. */
-async function run(stage: Stage | 0, mesh: { dp: number; sp: number }, isTied: boolean) {
+async function run(stage: Stage | 0, mesh: Coordinate, isTied: boolean) {
   const folder = await mkdtemp(join(tmpdir(), "mosaic-sharded-"));
   try {
     const [result] = await onRanks({ name: "sharded", mesh }, async (ctx) => {
       const createNew = (): CausalLM => {
         const model = createModel(ctx, { ...config, tie_word_embeddings: isTied }, { backend: ring() });
-        return stage > 0 ? fullyShard(ctx, model, { stage: stage as Stage }) : model;
+        const axis = "dp" in mesh ? "dp" : "dp_shard";
+        return stage > 0 ? fullyShard(ctx, model, { stage: stage as Stage, axis }) : model;
       };
       // Each use is the first one of a model whose parameters are released.
       using model = createNew();
@@ -112,6 +114,7 @@ test.each([
   { mesh: { dp: 2, sp: 1 }, isTied: true, isExact: true },
   { mesh: { dp: 2, sp: 1 }, isTied: false, isExact: true },
   { mesh: { dp: 2, sp: 2 }, isTied: false, isExact: false },
+  { mesh: { dp_replicate: 2, dp_shard: 2, sp: 2 }, isTied: true, isExact: false },
 ])("a model of any stage trains, generates and saves as without sharding: $mesh, tied: $isTied", async (each) => {
   const { losses, files, ...tokens } = await run(0, each.mesh, each.isTied);
   expect(losses.at(-1)).toBeLessThan(losses[0]!);
