@@ -1,32 +1,22 @@
 import {
   type AttentionBackend,
-  type AttentionCall,
   type Context,
   type Coordinate,
   defineOptions,
   describeBackend,
-  type BlockwiseAttention,
   local,
   option,
   OptionError,
   type OptionsOf,
-  type KvShard,
+  type ResolvedOptionsOf,
 } from "@mosaic/core";
-import { dependencyTable, LayoutCache, validator } from "@mosaic/core/context-parallel";
+import { LayoutCache, type Validator, validator } from "@mosaic/core/context-parallel";
 import { FusedExecutor } from "./fused.ts";
 import { OverlappedExecutor } from "./overlapped.ts";
-import {
-  createBackwardPass,
-  type ExecutionContext,
-  createForwardPass,
-  type KvAndGrads,
-  type Pass,
-  type PassExecutor,
-  type Tile,
-  type TiledPass,
-} from "./pass.ts";
+import type { Pass, Tile } from "./pass.ts";
 import { chooseSchedule, ScheduleCache, type ScheduleName } from "./schedule.ts";
-import { bestGrid, type Grid, TileCache } from "./tile.ts";
+import type { Grid, TileCache } from "./tile.ts";
+import { type CreateExecutor, TiledAttention, type TiledAttentionSettings } from "./tiled-attention.ts";
 
 export const mesh2dOptions = defineOptions("mesh2d", {
   /** The mesh axis whose ranks form the grid. Default "sp". */
@@ -71,9 +61,10 @@ export const mesh2dOptions = defineOptions("mesh2d", {
 });
 /** Options of `mesh2d`. */
 export type Mesh2DOptions = OptionsOf<typeof mesh2dOptions>;
+type ParsedOptions = ResolvedOptionsOf<typeof mesh2dOptions>;
 
 /** Formats the options that must be equal on all ranks: `mesh2d(sp, shape 2×4, schedule auto, …)`. */
-function describeOptions(options: ReturnType<typeof mesh2dOptions.parse>): string {
+function describeOptions(options: ParsedOptions): string {
   const { axis, shape, schedule, channels, inner, computeToTransfer, links, halfSpeedRows } = options;
   const descriptions = [axis, ...(shape ? [`shape ${shape.join("×")}`] : []), `schedule ${schedule}`];
   if (schedule !== "fused") descriptions.push(`channels ${channels}`, `compute-to-transfer ratio ${computeToTransfer}`);
@@ -143,143 +134,76 @@ export function checkGrid(where: string, { rows, columns }: Grid, size: number):
  */
 export function mesh2d(options?: Mesh2DOptions): AttentionBackend {
   const parsedOptions = mesh2dOptions.parse(options);
-  const { axis, shape, schedule, inner = local(), ...costOptions } = parsedOptions;
-  const { channels, computeToTransfer, links, halfSpeedRows } = costOptions;
+  const { axis, shape, inner = local() } = parsedOptions;
   const label = `mesh2d(${axis})`;
   checkInner(label, inner);
-  const validate = validator({ name: "mesh2d", axis, inner, sharded: ["queries", "keys"] });
+  const grid = shape && { rows: shape[0], columns: shape[1] };
+  const validate = createValidator({ label, axis, inner, grid });
   const tiles = new LayoutCache<TileCache>([axis]);
-  const schedules = new ScheduleCache({ channels, computeToTransfer, links });
+  const settings = { label, axis, inner, grid, validate, tiles, createExecutor: createExecutorFactory(parsedOptions) };
+  const blockwise = (coordinates: readonly Coordinate[]) => new TiledAttention(settings, coordinates);
   return {
     name: "mesh2d",
     description: describeOptions(parsedOptions),
     axes: [axis],
-
-    check(ctx, layouts) {
-      validate.context(ctx, layouts);
-      checkShape(ctx);
-    },
-
+    check: (ctx, layouts) => validate.context(ctx, layouts),
     withShape: (other) => mesh2d({ ...options, shape: other }),
-
     blockwise,
 
     attend(ctx, call, state, kv) {
-      using blockwiseAttention = blockwise([kv.from]);
-      blockwiseAttention.attend(ctx, call, state, kv);
+      using attention = blockwise([kv.from]);
+      attention.attend(ctx, call, state, kv);
     },
 
     attendBackward(ctx, call, grads, kv) {
-      using blockwiseAttention = blockwise([kv.from]);
-      blockwiseAttention.attendBackward(ctx, call, grads, kv);
+      using attention = blockwise([kv.from]);
+      attention.attendBackward(ctx, call, grads, kv);
     },
   };
+}
 
-  function blockwise(coordinates: readonly Coordinate[]): BlockwiseAttention {
-    let forward: IncrementalPass<KvShard> | undefined;
-    let backward: IncrementalPass<KvAndGrads> | undefined;
-    return {
-      attend(ctx, call, state, kv) {
-        validate.attend(ctx, call, state, kv);
-        checkShape(ctx);
-        forward ??= new IncrementalPass(
-          createForwardPass(createContext(ctx, call, kv), call, state),
-          coordinates,
-          createExecutor,
-        );
-        forward.add(kv);
-      },
+/** Returns the checks of calls. They include that a given grid matches the number of ranks along the axis. */
+function createValidator({
+  label,
+  axis,
+  inner,
+  grid,
+}: Pick<TiledAttentionSettings, "label" | "axis" | "inner" | "grid">): Validator {
+  const validate = validator({ name: "mesh2d", axis, inner, sharded: ["queries", "keys"] });
+  const checkContextGrid = ({ mesh, rank }: Context): void => {
+    if (grid) checkGrid(`${label}, rank ${rank}`, grid, mesh.shape[axis]!);
+  };
+  return {
+    context(ctx, layouts) {
+      validate.context(ctx, layouts);
+      checkContextGrid(ctx);
+    },
+    attend(ctx, call, state, kv) {
+      validate.attend(ctx, call, state, kv);
+      checkContextGrid(ctx);
+    },
+    attendBackward(ctx, call, grads, kv) {
+      validate.attendBackward(ctx, call, grads, kv);
+      checkContextGrid(ctx);
+    },
+  };
+}
 
-      attendBackward(ctx, call, grads, kv) {
-        validate.attendBackward(ctx, call, grads, kv);
-        checkShape(ctx);
-        backward ??= new IncrementalPass(
-          createBackwardPass(createContext(ctx, call, kv), call, grads),
-          coordinates,
-          createExecutor,
-        );
-        backward.add({ ...kv, dk: grads.dk, dv: grads.dv });
-      },
-
-      [Symbol.dispose]() {
-        forward?.[Symbol.dispose]();
-        backward?.[Symbol.dispose]();
-      },
-    };
-
-    function createContext(ctx: Context, call: AttentionCall, { k }: KvShard): ExecutionContext {
-      const { size, rank } = ctx.mesh.group(axis);
-      const queriesPerKvHead = call.q.shape[1]! / k.shape[1]!;
-      const grid = shape ? { rows: shape[0], columns: shape[1] } : bestGrid(size, queriesPerKvHead, coordinates.length);
-      const getTile = (coordinate: Coordinate) =>
-        tiles
-          .getOrCreate(call, coordinate, () => new TileCache(dependencyTable({ axis, size }, call, coordinate)))
-          .get(grid, rank);
-      return { ctx, axis, inner, label, grid, tiles: coordinates.map(getTile) };
-    }
-  }
-
-  /** Checks that a given shape matches the number of ranks along the axis. */
-  function checkShape({ mesh, rank }: Context): void {
-    if (!shape) return;
-    checkGrid(`${label}, rank ${rank}`, { rows: shape[0], columns: shape[1] }, mesh.shape[axis]!);
-  }
-
-  function createExecutor(pass: Pass, tile: Tile): PassExecutor {
-    const name = schedule === "auto" ? fastestSchedule(pass, tile) : schedule;
-    if (name === "fused") return new FusedExecutor(pass);
-    return new OverlappedExecutor(pass, (each) => schedules.get(pass, each));
-  }
-
-  /** Returns the schedule with the lower predicted time for a tile on its own. The result is the same on every rank. */
-  function fastestSchedule(pass: Pass, tile: Tile): ScheduleName {
-    return chooseSchedule({
+/**
+ * Returns a function that creates the executor of a pass, by the schedule of the options. "auto" selects the schedule
+ * with the lower predicted time for a tile on its own, which is the same on every rank.
+ */
+function createExecutorFactory({ schedule, halfSpeedRows, ...settings }: ParsedOptions): CreateExecutor {
+  const schedules = new ScheduleCache(settings);
+  const selectSchedule = (pass: Pass, tile: Tile): ScheduleName =>
+    chooseSchedule({
       schedule: schedules.get(pass, { ...tile, isFirst: true, isLast: true }),
       queries: { chunks: pass.grid.columns, rows: pass.queries.meanRows },
       keys: { chunks: pass.grid.rows, rows: tile.keys.meanRows },
       halfSpeedRows,
     });
-  }
-}
-
-/** A pass that receives its keys part by part, from coordinates that are fixed in advance. */
-class IncrementalPass<Kv extends KvShard> implements Disposable {
-  readonly #pass: TiledPass<Kv>;
-  readonly #coordinates: readonly Coordinate[];
-  readonly #createExecutor: (pass: Pass, tile: Tile) => PassExecutor;
-  #executor: PassExecutor | undefined;
-  #nextBlock = 0;
-
-  /** `createExecutor` chooses the schedule when the first tile is added. */
-  constructor(
-    pass: TiledPass<Kv>,
-    coordinates: readonly Coordinate[],
-    createExecutor: (pass: Pass, tile: Tile) => PassExecutor,
-  ) {
-    this.#pass = pass;
-    this.#coordinates = coordinates;
-    this.#createExecutor = createExecutor;
-  }
-
-  add(kv: Kv): void {
-    this.#checkCoordinate(kv.from, this.#coordinates[this.#nextBlock]);
-    const tile = this.#pass.tile(this.#nextBlock++, kv);
-    this.#executor ??= this.#createExecutor(this.#pass, tile);
-    this.#executor.add(tile);
-  }
-
-  /** Checks the coordinate of a part. Keys from any other coordinate would be sent to the wrong ranks. */
-  #checkCoordinate(from: Coordinate, callCoordinate: Coordinate | undefined): void {
-    if (callCoordinate && Object.keys(callCoordinate).every((axis) => callCoordinate[axis] === from[axis])) return;
-    throw new OptionError({
-      where: this.#pass.label,
-      expected: callCoordinate ? `keys from ${JSON.stringify(callCoordinate)}` : "no further keys",
-      received: `keys from ${JSON.stringify(from)}`,
-      remedy: "pass the coordinates of all parts to blockwise, in call order",
-    });
-  }
-
-  [Symbol.dispose](): void {
-    this.#executor?.[Symbol.dispose]();
-  }
+  return (pass, tile) =>
+    (schedule === "auto" ? selectSchedule(pass, tile) : schedule) === "fused"
+      ? new FusedExecutor(pass)
+      : new OverlappedExecutor(pass, (each) => schedules.get(pass, each));
 }
