@@ -5,7 +5,7 @@ import { join } from "node:path";
 import { encode, type Frame, MAGIC, PROTOCOL_VERSION, ROLES, type RankRanges } from "@mosaic/launcher/agent";
 import { describe, expect, onTestFinished, test, vi } from "vitest";
 import { mutateFrame, createRandom } from "./mutations.ts";
-import { RankProcess, createSocketDirectory, spawnAgent, startWorld } from "./ranks.ts";
+import { RankProcess, createSocketDirectory, spawnAgent, startAgent, startWorld } from "./ranks.ts";
 
 /** Number of malformed frames to send. */
 const FRAMES = Number(process.env.MOSAIC_TEST_FRAMES ?? 1000);
@@ -169,6 +169,27 @@ describe("a frame with more ranks than the world size closes the connection", ()
     expect(ranks.listEvents("0", "positions")).toEqual([]);
     expect(readResidentMegabytes(ranks.pid) - megabytesBefore).toBeLessThan(GROWTH_MB);
   });
+});
+
+test("a rank cannot set the color of another rank in a split", async () => {
+  const agent = await startAgent();
+  const ranks = new RankProcess();
+  ranks.join("0", { path: agent.path, rank: 0, size: 2, world: "fuzz 2" });
+  const socket = connect({ path: agent.path }).resume();
+  onTestFinished(() => void socket.destroy());
+  for (const bytes of [encodeHello(ROLES.rank), encodeJoin(1, 2, 0)]) socket.write(bytes);
+  await ranks.waitForEvent("0", "joined");
+  const colors = [
+    { rank: 0, color: 9n },
+    { rank: 1, color: 5n },
+  ];
+  socket.write(encode({ kind: "split", world: 0, group: 1n, index: 1n, ranks: [[0, 2]], colors }));
+  // The value arrives once the agent has handled the split.
+  socket.write(encode({ kind: "put", world: 0, key: "sent", value: Buffer.from("split") }));
+  ranks.send("get", "0", "sent");
+  await ranks.waitForEvent("0", "value");
+  ranks.send("split", "0", 1, 1, 7, "0,1");
+  expect(await ranks.waitForEvent("0", "colors")).toMatchObject({ colors: ["7", "5"] });
 });
 
 const listEndEvents = (ranks: RankProcess, id: string) => [
