@@ -1,6 +1,6 @@
 // The bytes of collectives between several hosts: those of the engine over UCX are those that the planner counts.
 import { world } from "@mosaic/collectives-ucx";
-import { type AttentionBackend, type Context, type DType, empty, scope } from "@mosaic/core";
+import { type AttentionBackend, type Context, type DType, dtypeBytes, empty, scope } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 import { count, countLinks, record } from "@mosaic/planner";
 import { expect, test, vi } from "vitest";
@@ -9,6 +9,9 @@ vi.stubEnv("UCX_TLS", "tcp");
 
 const dtypes: readonly DType[] = ["float32", "bfloat16", "float16"];
 
+/** From this size on, engine and planner divide a broadcast among the ranks of a host. */
+const MIN_DIVIDED_BROADCAST_BYTES = 64 * 1024;
+
 /** Posts collectives with odd sizes, empty shares, small and large tensors, in every dtype. */
 function postCollectives(ctx: Context): void {
   const { size, rank, world: group } = ctx;
@@ -16,11 +19,13 @@ function postCollectives(ctx: Context): void {
   const total = counts.reduce((sum, each) => sum + each, 0);
   scope(() => {
     for (const dtype of dtypes) {
+      const divided = MIN_DIVIDED_BROADCAST_BYTES / dtypeBytes[dtype];
       const [part, whole] = [empty(ctx, [counts[rank]!], { dtype }), empty(ctx, [total], { dtype })];
       group.allGather(whole, part, { counts }).wait();
       group.reduceScatter(part, whole, "sum", { counts }).wait();
       for (const root of [0, size - 1]) {
-        for (const elements of [3, 99_999]) group.broadcast(empty(ctx, [elements], { dtype }), root).wait();
+        for (const elements of [3, divided - 1, divided, 99_999])
+          group.broadcast(empty(ctx, [elements], { dtype }), root).wait();
       }
       // Up to 8 KiB the engine sums in one step, which the planner does not model.
       group.allReduce(empty(ctx, [20_011], { dtype })).wait();
