@@ -48,7 +48,10 @@ export function checkStateTensors(kind: string, names: unknown): asserts names i
 }
 
 /** Throws an OptionError if the parameter was sharded after the optimizer was created. */
-export function checkSharding(where: string, { parameter, source }: Pick<OptimizerSlot, "parameter" | "source">): void {
+export function checkShardingUnchanged(
+  where: string,
+  { parameter, source }: Pick<OptimizerSlot, "parameter" | "source">,
+): void {
   if (parameter === (getShard(source)?.tensor ?? source)) return;
   throw new OptionError({
     where,

@@ -22,7 +22,7 @@ import {
   adoptChangedElements,
   checkFrozenParameters,
   checkGradientsReduced,
-  checkSharding,
+  checkShardingUnchanged,
   checkStateTensors,
   createSlots,
   listSlotTensors,
@@ -225,7 +225,7 @@ export abstract class Optimizer implements Disposable {
     const { loss } = stepOptions.parse(options, where);
     for (const { parameter, source } of this.slots) {
       source.assertNotDisposed(where);
-      checkSharding(where, { parameter, source });
+      checkShardingUnchanged(where, { parameter, source });
     }
     checkGradientsReduced(where, this.slots, { allowLocalGradients: this.#allowLocalGradients, callName: "step" });
     checkFrozenParameters(where, this.#frozenParameters);
