@@ -134,32 +134,7 @@ export function flex(options?: FlexOptions): AttentionBackend {
   const settings = createFlexSettings(flexOptions.parse(options));
   const { axis, inner } = settings;
   const validate = validator({ name: "flex", axis, inner });
-  const getPlan = createPlanCache(settings);
-
-  function createPassContext(ctx: Context, call: AttentionCall, kv: KvShard, pass: PassName): PassContext {
-    const group = ctx.mesh.group(axis);
-    const plan = getPlan({ mesh: ctx.mesh.shape, hosts: group.hosts }, call, kv.from);
-    const [batch, numHeads, , headDim] = call.q.shape as [number, number, number, number];
-    const numKvHeads = kv.k.shape[1]!;
-    const bytesPerElement = dtypeBytes[kv.k.dtype];
-    return {
-      group,
-      member: plan.memberAt(kv.from),
-      plan: plan.pass(pass, { batch, numHeads, numKvHeads, headDim, valueHeadDim: kv.v.shape[3]!, bytesPerElement }),
-      groupCastOptions: { label: `flex(${axis})`, hierarchical: settings.hierarchical },
-    };
-  }
-
-  /**
-   * Returns, for each step, the coordinate in the plan's keys of the rows that this rank attends to; undefined if it
-   * attends to none.
-   */
-  function memberCoordinates({ group: { rank }, plan }: PassContext, from: Coordinate): (Coordinate | undefined)[] {
-    return plan.steps.map((_, step) =>
-      plan.isVisible(rank, step) ? { ...from, [axis]: plan.stepCoordinate(rank, step) } : undefined,
-    );
-  }
-
+  const createPassContext = createPassContextFactory(settings);
   return {
     name: "flex",
     description: formatSettings(settings),
@@ -169,7 +144,7 @@ export function flex(options?: FlexOptions): AttentionBackend {
     attend(ctx, call, state, kv) {
       validate.attend(ctx, call, state, kv);
       const pass = createPassContext(ctx, call, kv, "forward");
-      const coordinates = memberCoordinates(pass, kv.from);
+      const coordinates = listAttendedCoordinates(pass, kv.from, axis);
       const stagedCall = { ...call, keys: pass.plan.keys };
       using blockwiseAttention = blockwise(inner, coordinates.filter(isVisible));
       using queryExchange = pass.plan.exchange && new QueryExchange(pass, call, pass.plan.exchange);
@@ -185,7 +160,7 @@ export function flex(options?: FlexOptions): AttentionBackend {
     attendBackward(ctx, call, grads, kv) {
       validate.attendBackward(ctx, call, grads, kv);
       const pass = createPassContext(ctx, call, kv, "backward");
-      const coordinates = memberCoordinates(pass, kv.from);
+      const coordinates = listAttendedCoordinates(pass, kv.from, axis);
       const stagedCall = { ...call, keys: pass.plan.keys };
       using blockwiseAttention = blockwise(inner, coordinates.filter(isVisible));
       using queryExchange = pass.plan.exchange && new QueryExchange(pass, call, pass.plan.exchange);
@@ -198,6 +173,39 @@ export function flex(options?: FlexOptions): AttentionBackend {
       queryExchange?.addGradientsTo(grads.dq);
     },
   };
+}
+
+/** Returns a function that creates the context of one pass of a call. All passes share one cache of plans. */
+function createPassContextFactory(settings: FlexSettings) {
+  const { axis, hierarchical } = settings;
+  const getPlan = createPlanCache(settings);
+  return (ctx: Context, call: AttentionCall, { k, v, from }: KvShard, pass: PassName): PassContext => {
+    const group = ctx.mesh.group(axis);
+    const plan = getPlan({ mesh: ctx.mesh.shape, hosts: group.hosts }, call, from);
+    const [batch, numHeads, , headDim] = call.q.shape as [number, number, number, number];
+    const numKvHeads = k.shape[1]!;
+    const bytesPerElement = dtypeBytes[k.dtype];
+    return {
+      group,
+      member: plan.memberAt(from),
+      plan: plan.pass(pass, { batch, numHeads, numKvHeads, headDim, valueHeadDim: v.shape[3]!, bytesPerElement }),
+      groupCastOptions: { label: `flex(${axis})`, hierarchical },
+    };
+  };
+}
+
+/**
+ * Returns, for each step, the coordinate in the plan's keys of the rows that this rank attends to; undefined if it
+ * attends to none.
+ */
+function listAttendedCoordinates(
+  { group: { rank }, plan }: PassContext,
+  from: Coordinate,
+  axis: string,
+): (Coordinate | undefined)[] {
+  return plan.steps.map((_, step) =>
+    plan.isVisible(rank, step) ? { ...from, [axis]: plan.stepCoordinate(rank, step) } : undefined,
+  );
 }
 
 function isVisible(coordinate: Coordinate | undefined): coordinate is Coordinate {
