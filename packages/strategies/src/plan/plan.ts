@@ -60,6 +60,8 @@ export interface Plan {
   readonly refused: readonly { readonly name: string; readonly mesh: Coordinate; readonly error: Error }[];
 }
 
+type RefusedCandidate = Plan["refused"][number];
+
 /**
  * Maximum number of events of all ranks to simulate, if no option sets the number of candidates. They take some
  * seconds.
@@ -92,39 +94,70 @@ export const RELATIVE_TIME_RESOLUTION = 0.01;
  */
 export function plan(options: PlanOptions): Plan {
   const job = resolveJob("plan", options);
+  const refused: RefusedCandidate[] = [];
+  const estimatedCandidates = estimateCandidates(job, options, refused);
+  const sortedCandidates = sortByCost(estimatedCandidates, ({ estimate: it }) => it);
+  const fittingCandidates = sortedCandidates.filter(({ estimate: { peakBytes } }) => peakBytes <= job.memoryLimit);
+  if (fittingCandidates.length === 0) throw createNoStrategyError(job, sortedCandidates.map(toPeakMemory), refused);
+  const { finalists, simulatedCandidates } = simulateFinalists(job, options, fittingCandidates, refused);
+  if (simulatedCandidates.length === 0) throw createNoStrategyError(job, [], refused);
+  const rankedCandidates = sortByCost(simulatedCandidates, ({ prediction }) => prediction).toSorted(compareMemoryFit);
+  const simulatedStrategies = rankedCandidates.map(({ rankedStrategy }) => rankedStrategy);
+  const unsimulatedCandidates = sortedCandidates.filter((each) => !finalists.has(each));
+  const [best] = rankedCandidates as [SimulatedCandidate, ...SimulatedCandidate[]];
+  if (!best.rankedStrategy.fits) {
+    throw createNoStrategyError(job, [...simulatedStrategies, ...unsimulatedCandidates.map(toPeakMemory)], refused);
+  }
+  const estimatedStrategies = unsimulatedCandidates.map(({ candidate, estimate: it }) =>
+    createRankedStrategy(job, candidate, { evaluatedBy: "estimate", ...it }),
+  );
+  return {
+    job,
+    best: best.rankedStrategy,
+    prediction: best.prediction,
+    ranking: [...simulatedStrategies, ...estimatedStrategies].toSorted((a, b) => Number(b.fits) - Number(a.fits)),
+    refused,
+  };
+}
+
+/** Estimates all candidates from a few ranks each. Adds those that throw an error to `refused`. */
+function estimateCandidates(job: PlanJob, options: PlanOptions, refused: RefusedCandidate[]): EstimatedCandidate[] {
   const candidates = createCandidates(job, options);
   const ranksToEstimate = selectSampledRanks(job.ranks);
   const checkSymmetry = createSymmetryCheck(job);
   const estimatedCandidates: EstimatedCandidate[] = [];
-  const refused: Plan["refused"][number][] = [];
   for (const [i, candidate] of candidates.entries()) {
     const { name, backend, mesh } = candidate;
     options.onProgress?.({ stage: "estimate", done: i, total: candidates.length });
     try {
       checkSymmetry(candidate);
-      estimatedCandidates.push({
-        candidate,
-        estimate: estimate({ ...job.shape, backend, mesh }, job.profile, ranksToEstimate),
-      });
+      const call = { ...job.shape, backend, mesh };
+      estimatedCandidates.push({ candidate, estimate: estimate(call, job.profile, ranksToEstimate) });
     } catch (error) {
       refused.push({ name, mesh, error: error as Error });
     }
   }
-  const sortedCandidates = [...sortByCost(estimatedCandidates, ({ estimate: it }) => it)];
-  const fittingCandidates = sortedCandidates.filter(({ estimate: { peakBytes } }) => peakBytes <= job.memoryLimit);
-  if (fittingCandidates.length === 0) throw createNoStrategyError(job, sortedCandidates.map(toPeakMemory), refused);
-  const finalists = new Set(
-    fittingCandidates.slice(0, options.simulate ?? computeSimulationBudget(job, fittingCandidates)),
-  );
+  return estimatedCandidates;
+}
+
+/**
+ * Simulates the best candidates on all ranks. The next candidate is also simulated for each one that does not fit, or
+ * throws an error and is added to `refused`. `fittingCandidates` are sorted by cost.
+ */
+function simulateFinalists(
+  job: PlanJob,
+  options: PlanOptions,
+  fittingCandidates: readonly EstimatedCandidate[],
+  refused: RefusedCandidate[],
+): { finalists: ReadonlySet<EstimatedCandidate>; simulatedCandidates: readonly SimulatedCandidate[] } {
+  const numFinalists = options.simulate ?? computeSimulationBudget(job, fittingCandidates);
+  const finalists = new Set(fittingCandidates.slice(0, numFinalists));
   const simulatedCandidates: SimulatedCandidate[] = [];
   const addFinalist = (): void => {
-    const nextFinalist = fittingCandidates.find(
-      (otherCandidate) => sortedCandidates.includes(otherCandidate) && !finalists.has(otherCandidate),
-    );
+    const nextFinalist = fittingCandidates.find((each) => !finalists.has(each));
     if (nextFinalist) finalists.add(nextFinalist);
   };
-  for (const finalist of finalists) {
-    const { candidate } = finalist;
+  for (const { candidate } of finalists) {
     options.onProgress?.({ stage: "simulate", done: simulatedCandidates.length, total: finalists.size });
     try {
       const simulatedCandidate = simulateCandidate(job, candidate, options.keepEvents ?? false);
@@ -135,33 +168,10 @@ export function plan(options: PlanOptions): Plan {
       // With this many ranks, only equivalent ones can be simulated. Another candidate takes the place of this one.
       if (job.ranks <= maxRecordedRanks) throw error;
       refused.push({ name: candidate.name, mesh: candidate.mesh, error: error as Error });
-      sortedCandidates.splice(sortedCandidates.indexOf(finalist), 1);
       addFinalist();
     }
   }
-  if (simulatedCandidates.length === 0) throw createNoStrategyError(job, [], refused);
-  const rankedCandidates = sortByCost(simulatedCandidates, ({ prediction }) => prediction).toSorted(compareMemoryFit);
-  const [best] = rankedCandidates as [SimulatedCandidate, ...SimulatedCandidate[]];
-  const unsimulatedCandidates = sortedCandidates.filter((each) => !finalists.has(each));
-  if (!best.rankedStrategy.fits) {
-    throw createNoStrategyError(
-      job,
-      [...rankedCandidates.map(({ rankedStrategy }) => rankedStrategy), ...unsimulatedCandidates.map(toPeakMemory)],
-      refused,
-    );
-  }
-  return {
-    job,
-    best: best.rankedStrategy,
-    prediction: best.prediction,
-    ranking: [
-      ...rankedCandidates.map(({ rankedStrategy }) => rankedStrategy),
-      ...unsimulatedCandidates.map(({ candidate, estimate: it }) =>
-        createRankedStrategy(job, candidate, { evaluatedBy: "estimate", ...it }),
-      ),
-    ].toSorted((a, b) => Number(b.fits) - Number(a.fits)),
-    refused,
-  };
+  return { finalists, simulatedCandidates };
 }
 
 /**
@@ -311,7 +321,7 @@ function toPeakMemory({ candidate: { name }, estimate: { peakBytes } }: Estimate
 function createNoStrategyError(
   job: PlanJob,
   memoryByCandidate: readonly PeakMemory[],
-  refused: Plan["refused"],
+  refused: readonly RefusedCandidate[],
 ): Error {
   if (memoryByCandidate.length === 0) {
     const { name, error } = refused[0]!;
