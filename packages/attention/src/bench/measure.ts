@@ -5,8 +5,7 @@ import {
   fromArray,
   type Layout,
   layoutOf,
-  resolveSlices,
-  sliceArea,
+  masks,
   spansLength,
   type Tensor,
 } from "@mosaic/core";
@@ -62,8 +61,7 @@ export async function measureLength(settings: BenchSettings, seqLength: number):
 }
 
 function countFlops({ mask, numHeads, headDim, backward }: BenchSettings, length: number): number {
-  const pairs = resolveSlices(mask, length, length).reduce((sum, slice) => sum + sliceArea(slice), 0);
-  return 4 * pairs * numHeads * headDim * (backward ? 3.5 : 1);
+  return 4 * masks.maskArea(mask, length, length) * numHeads * headDim * (backward ? 3.5 : 1);
 }
 
 /** Returns the middle value, or the mean of the two middle values. */
