@@ -28,23 +28,19 @@ process.exitCode = await runProgram(help, async () => {
 async function runDemo(requestedSettings: Settings, directory: string): Promise<number> {
   const startTime = performance.now();
   const progress = new Progress(process.stderr);
-  const beginPhase = (label: string): ((share: number) => void) => {
-    const updateProgress = progress.begin();
-    const showProgress = (share: number): void =>
-      updateProgress(share, `${String(Math.round(share * 100)).padStart(3)} %  ${label}`);
-    showProgress(0);
-    return showProgress;
-  };
   const settings = await resolveSettings(requestedSettings);
   console.log(formatTitle(settings));
   if (settings.backend === "auto") console.log(`\n${planAutomatically(settings).explanation.replace(/^/gm, "  ")}\n`);
   const plan = predictRun(settings);
   const reports = await runRanks(
     { settings, directory, totalWork: countWork(plan.schedules[0]!) },
-    beginPhase(`attention on ${settings.ranks} ranks`),
+    beginPhase(progress, `attention on ${settings.ranks} ranks`),
     abortSignal,
   );
-  const singleDeviceRun = await attendOnOneDevice(settings, beginPhase("single-device attention for comparison"));
+  const singleDeviceRun = await attendOnOneDevice(
+    settings,
+    beginPhase(progress, "single-device attention for comparison"),
+  );
   const verdict = await verify(
     {
       distributedResults: gatherResults(directory, reports, settings),
@@ -52,11 +48,10 @@ async function runDemo(requestedSettings: Settings, directory: string): Promise<
       problem: await createProblem(settings),
     },
     settings,
-    beginPhase("comparing a sample with float64"),
+    beginPhase(progress, "comparing a sample with float64"),
   );
   progress.end();
 
-  const lanes = createTimeline(reports, plan.schedules);
   const runResult: RunResult = {
     settings,
     plan,
@@ -67,28 +62,42 @@ async function runDemo(requestedSettings: Settings, directory: string): Promise<
     totalSeconds: (performance.now() - startTime) / 1000,
   };
   console.log(`\n${formatReport(runResult)}`);
-  if (settings.svgPath !== "") {
-    writeFileSync(settings.svgPath, drawTimeline(lanes, describeRun(runResult)));
-    console.log(`  timeline of compute and transfers: ${settings.svgPath}`);
-  }
-  if (settings.dispatchPicturePath !== "") {
-    writeFileSync(settings.dispatchPicturePath, drawPlacements(settings));
-    console.log(`  load and transfers, contiguous and chosen placement: ${settings.dispatchPicturePath}`);
-  }
-  const { prediction, ...planWithoutPrediction } = plan;
-  if (settings.predictionPicturePath !== "" && prediction) {
-    writeFileSync(
-      settings.predictionPicturePath,
-      drawComparison({ ...planWithoutPrediction, prediction }, reports, describeRun(runResult)),
-    );
-    console.log(`  prediction and measurement: ${settings.predictionPicturePath}`);
-  }
-  if (settings.htmlPath !== "") {
-    writeFileSync(settings.htmlPath, drawPage(plan, reports, describeRun(runResult)));
-    console.log(`  interactive page: ${settings.htmlPath}`);
-  }
+  writePictures(runResult);
   if (settings.json) console.log(JSON.stringify(summarize(runResult)));
   return verdict.failures.length === 0 ? 0 : 1;
+}
+
+/** Shows a phase at 0 %. Returns a function that updates its share. */
+function beginPhase(progress: Progress, label: string): (share: number) => void {
+  const updateProgress = progress.begin();
+  const showProgress = (share: number): void =>
+    updateProgress(share, `${String(Math.round(share * 100)).padStart(3)} %  ${label}`);
+  showProgress(0);
+  return showProgress;
+}
+
+/** Writes the pictures that the settings request, and prints their paths. */
+function writePictures(runResult: RunResult): void {
+  const { settings, plan, reports } = runResult;
+  const { prediction, ...planWithoutPrediction } = plan;
+  const write = (path: string, description: string, draw: () => string): void => {
+    if (path === "") return;
+    writeFileSync(path, draw());
+    console.log(`  ${description}: ${path}`);
+  };
+  const caption = describeRun(runResult);
+  write(settings.svgPath, "timeline of compute and transfers", () =>
+    drawTimeline(createTimeline(reports, plan.schedules), caption),
+  );
+  write(settings.dispatchPicturePath, "load and transfers, contiguous and chosen placement", () =>
+    drawPlacements(settings),
+  );
+  if (prediction) {
+    write(settings.predictionPicturePath, "prediction and measurement", () =>
+      drawComparison({ ...planWithoutPrediction, prediction }, reports, caption),
+    );
+  }
+  write(settings.htmlPath, "interactive page", () => drawPage(plan, reports, caption));
 }
 
 /** Returns the settings with a chosen device, and with a profile of this machine if a prediction needs one. */

@@ -100,20 +100,10 @@ export async function verify(
     onProgress((head + 1) / numHeads);
   }
   const tensors = Object.fromEntries(
-    [...errorsByTensor].map(([name, { singleDeviceError, ranksError, exactMagnitude }]) => {
-      const errorUnit = Math.max(singleDeviceError, GRADIENT_ROUNDING_STEP * exactMagnitude);
-      const limit =
-        2 + (name === "out" ? 0 : toErrorUnits(gradientRounding(lse, settings.ranks) * exactMagnitude, errorUnit));
-      return [
-        name,
-        {
-          errorUnit,
-          error: ranksError,
-          size: exactMagnitude,
-          limit,
-          difference: largestDifference(distributedResults[name]!, singleDeviceResults[name]!),
-        },
-      ];
+    [...errorsByTensor].map(([name, maxErrors]) => {
+      const difference = largestDifference(distributedResults[name]!, singleDeviceResults[name]!);
+      const roundingAllowance = name === "out" ? 0 : gradientRounding(lse, settings.ranks);
+      return [name, toAccuracy(maxErrors, difference, roundingAllowance)];
     }),
   );
   const tensorResults = Object.values(tensors);
@@ -133,6 +123,17 @@ interface MaxErrors {
   singleDeviceError: number;
   ranksError: number;
   exactMagnitude: number;
+}
+
+/** `roundingAllowance` is the additional error allowed, relative to the largest element. */
+function toAccuracy(
+  { singleDeviceError, ranksError, exactMagnitude }: MaxErrors,
+  difference: number,
+  roundingAllowance: number,
+): Accuracy {
+  const errorUnit = Math.max(singleDeviceError, GRADIENT_ROUNDING_STEP * exactMagnitude);
+  const limit = 2 + toErrorUnits(roundingAllowance * exactMagnitude, errorUnit);
+  return { difference, errorUnit, error: ranksError, size: exactMagnitude, limit };
 }
 
 /** Float64 results of one head, and their query rows. */
