@@ -32,6 +32,9 @@ export interface LoadReport {
 
 const prompts = ["In the beginning", "And it came to pass", "The LORD", "Blessed", "Verily", "Woe", "Behold", "He"];
 
+/** Every third request has temperature 0, so requests repeat after this many. */
+const NUM_DISTINCT_REQUESTS = 3 * prompts.length;
+
 const jsonHeaders = { "content-type": "application/json" };
 
 /** Returns malformed requests and the status with which each is rejected. */
@@ -104,101 +107,161 @@ interface CompletionResponse {
   readonly usage: { readonly completion_tokens: number };
 }
 
-async function throwStatus(response: Response): Promise<never> {
+/** Sends requests of all kinds, and compares each text with that of the same request on an otherwise idle server. */
+export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
+  const soloTexts: string[] = [];
+  for (let i = 0; i < NUM_DISTINCT_REQUESTS; i++) soloTexts.push((await requestWholeText(settings, i)).text);
+  const load = new Load(settings, soloTexts);
+  const kinds = assignKinds(settings);
+  const startTime = performance.now();
+  let nextIndex = 0;
+  const runClient = async (): Promise<void> => {
+    while (nextIndex < kinds.length) {
+      const i = nextIndex++;
+      await load.run(kinds[i]!, i);
+    }
+  };
+  await Promise.all(Array.from({ length: settings.clients }, runClient));
+  return load.createReport((performance.now() - startTime) / 1000);
+}
+
+/** Sends the requests of a load, and collects their results. */
+class Load {
+  readonly #settings: LoadSettings;
+  /** The expected text of each distinct request. */
+  readonly #soloTexts: readonly string[];
+  readonly #malformedRequests: ReturnType<typeof createMalformedRequests>;
+  readonly #latencies: number[] = [];
+  readonly #firstTokenTimes: number[] = [];
+  readonly #faults: string[] = [];
+  readonly #refusalCountsByStatus: Record<string, number> = {};
+  #generatedTokens = 0;
+  #numMalformed = 0;
+  #numCompleted = 0;
+  #numCancelled = 0;
+
+  constructor(settings: LoadSettings, soloTexts: readonly string[]) {
+    this.#settings = settings;
+    this.#soloTexts = soloTexts;
+    this.#malformedRequests = createMalformedRequests(settings.model);
+  }
+
+  /** Sends request `i`. Records its result, or its error as a fault. */
+  async run(kind: LoadRequestKind, i: number): Promise<void> {
+    try {
+      if (kind === "malformed") await this.#runMalformed();
+      else if (kind === "cancelled") await this.#runCancelled(i);
+      else await this.#runComplete(kind, i);
+    } catch (error) {
+      this.#faults.push(`request ${i}: ${(error as Error).message}`);
+    }
+  }
+
+  async #runMalformed(): Promise<void> {
+    const [status, path, init] = this.#malformedRequests[this.#numMalformed++ % this.#malformedRequests.length]!;
+    this.#refusalCountsByStatus[status] = (this.#refusalCountsByStatus[status] ?? 0) + 1;
+    const response = await fetch(this.#settings.url + path, init);
+    const { error } = (await response.json()) as { readonly error?: { readonly message: string } };
+    if (response.status === status && error?.message) return;
+    this.#faults.push(
+      `${path}: expected status ${status} and an error message, received ${response.status} and ${JSON.stringify(error)}`,
+    );
+  }
+
+  async #runCancelled(i: number): Promise<void> {
+    const expectedText = this.#soloTexts[i % this.#soloTexts.length]!;
+    const text = await this.#stream(i, this.#settings.tokens / 2);
+    // An end token may complete a text before half of its tokens.
+    if (text === undefined || text === expectedText) this.#numCancelled++;
+    else
+      this.#faults.push(`cancelled request ${i}: expected a cancelled stream or "${expectedText}", received "${text}"`);
+  }
+
+  async #runComplete(kind: "whole" | "stream", i: number): Promise<void> {
+    const expectedText = this.#soloTexts[i % this.#soloTexts.length]!;
+    const startTime = performance.now();
+    const text = kind === "whole" ? this.#count(await requestWholeText(this.#settings, i)) : await this.#stream(i);
+    this.#latencies.push(performance.now() - startTime);
+    this.#numCompleted++;
+    if (text !== expectedText) this.#faults.push(`request ${i}: expected "${expectedText}", received "${text}"`);
+  }
+
+  /** Returns the text of a stream; undefined if it was cancelled after `maxEvents` events. */
+  async #stream(i: number, maxEvents = Infinity): Promise<string | undefined> {
+    const onFirstToken = (ms: number): void => void this.#firstTokenTimes.push(ms);
+    const completion = await requestStreamedText(this.#settings, i, { maxEvents, onFirstToken });
+    return completion && this.#count(completion);
+  }
+
+  #count({ text, tokens }: Completion): string {
+    this.#generatedTokens += tokens;
+    return text;
+  }
+
+  createReport(seconds: number): LoadReport {
+    return {
+      completed: this.#numCompleted,
+      cancelled: this.#numCancelled,
+      refused: this.#refusalCountsByStatus,
+      faults: this.#faults,
+      seconds,
+      tokensPerSecond: this.#generatedTokens / seconds,
+      latency: quantiles(this.#latencies),
+      firstToken: quantiles(this.#firstTokenTimes),
+    };
+  }
+}
+
+interface Completion {
+  /** The text, its finish reason and its number of tokens. */
+  readonly text: string;
+  readonly tokens: number;
+}
+
+const toCompletion = (text: string, finishReason: string, tokens: number): Completion => ({
+  text: `${text} ${finishReason} ${tokens}`,
+  tokens,
+});
+
+async function requestWholeText(settings: LoadSettings, i: number): Promise<Completion> {
+  const response = await postCompletion(settings, createBody(settings, i));
+  const { choices, usage } = (await response.json()) as CompletionResponse;
+  return toCompletion(choices[0]!.text, choices[0]!.finish_reason, usage.completion_tokens);
+}
+
+/** Closes the connection after `maxEvents` events, and then resolves to undefined. */
+async function requestStreamedText(
+  settings: LoadSettings,
+  i: number,
+  { maxEvents, onFirstToken }: { readonly maxEvents: number; readonly onFirstToken: (ms: number) => void },
+): Promise<Completion | undefined> {
+  const startTime = performance.now();
+  const body = { ...createBody(settings, i), stream: true, stream_options: { include_usage: true } };
+  const response = await postCompletion(settings, body);
+  let [text, numReceivedEvents, finishReason, tokens] = ["", 0, "", 0];
+  for await (const event of readEvents(response)) {
+    if (event.error) throw new Error(event.error.message);
+    if (numReceivedEvents++ === 0) onFirstToken(performance.now() - startTime);
+    text += event.choices![0]?.text ?? "";
+    finishReason = event.choices![0]?.finish_reason ?? finishReason;
+    tokens = event.usage?.completion_tokens ?? tokens;
+    if (numReceivedEvents >= maxEvents) return undefined;
+  }
+  return toCompletion(text, finishReason, tokens);
+}
+
+/** Posts a completion request. Throws unless the status is 200. */
+async function postCompletion({ url }: LoadSettings, body: object): Promise<Response> {
+  const init = { method: "POST", headers: jsonHeaders, body: JSON.stringify(body) };
+  const response = await fetch(`${url}/v1/completions`, init);
+  if (response.status === 200) return response;
   throw new Error(`expected status 200, received ${response.status}: ${await response.text()}`);
 }
 
-/** Sends requests of all kinds, and compares each text with that of the same request on an otherwise idle server. */
-export async function runLoad(settings: LoadSettings): Promise<LoadReport> {
-  const { url, model, clients, tokens } = settings;
-  const createBody = (i: number): object => ({
+function createBody({ model, tokens }: LoadSettings, i: number): object {
+  return {
     ...{ model, prompt: prompts[i % prompts.length], max_tokens: tokens, seed: i % prompts.length },
     ...(i % 3 === 0 ? { temperature: 0 } : { temperature: 1, top_p: 0.95 }),
-  });
-  const postCompletion = (body: object): Promise<Response> =>
-    fetch(`${url}/v1/completions`, { method: "POST", headers: jsonHeaders, body: JSON.stringify(body) });
-  const requestWholeText = async (i: number): Promise<string> => {
-    const response = await postCompletion(createBody(i));
-    if (response.status !== 200) await throwStatus(response);
-    const { choices, usage } = (await response.json()) as CompletionResponse;
-    generatedTokens += usage.completion_tokens;
-    return `${choices[0]!.text} ${choices[0]!.finish_reason} ${usage.completion_tokens}`;
-  };
-  /** Stops after `maxEvents` events, which closes the connection. */
-  const requestStreamedText = async (i: number, maxEvents = Infinity): Promise<string> => {
-    const startTime = performance.now();
-    const response = await postCompletion({ ...createBody(i), stream: true, stream_options: { include_usage: true } });
-    if (response.status !== 200) await throwStatus(response);
-    let [text, numReceivedEvents, finishReason, completionTokens] = ["", 0, "", 0];
-    for await (const event of readEvents(response)) {
-      if (event.error) throw new Error(event.error.message);
-      if (numReceivedEvents++ === 0) firstTokenTimes.push(performance.now() - startTime);
-      text += event.choices![0]?.text ?? "";
-      finishReason = event.choices![0]?.finish_reason ?? finishReason;
-      completionTokens = event.usage?.completion_tokens ?? completionTokens;
-      if (numReceivedEvents >= maxEvents) return "cancelled";
-    }
-    generatedTokens += completionTokens;
-    return `${text} ${finishReason} ${completionTokens}`;
-  };
-  const [latencies, firstTokenTimes, faults]: [number[], number[], string[]] = [[], [], []];
-  const refusalCountsByStatus: Record<string, number> = {};
-  let [generatedTokens, numCompleted, numCancelled] = [0, 0, 0];
-  // Prompts and temperatures repeat after 3 · prompts.length requests.
-  const soloTexts: string[] = [];
-  for (let i = 0; i < 3 * prompts.length; i++) soloTexts.push(await requestWholeText(i));
-  [generatedTokens, firstTokenTimes.length] = [0, 0];
-  const malformedCases = createMalformedRequests(model);
-  const runRequest = async (kind: LoadRequestKind, i: number): Promise<void> => {
-    if (kind === "malformed") {
-      const [status, path, init] =
-        malformedCases[
-          Object.values(refusalCountsByStatus).reduce((sum, count) => sum + count, 0) % malformedCases.length
-        ]!;
-      refusalCountsByStatus[status] = (refusalCountsByStatus[status] ?? 0) + 1;
-      const response = await fetch(url + path, init);
-      const { error } = (await response.json()) as { readonly error?: { readonly message: string } };
-      if (response.status !== status || !error?.message)
-        faults.push(
-          `${path}: expected status ${status} and an error message, received ${response.status} and ${JSON.stringify(error)}`,
-        );
-      return;
-    }
-    if (kind === "cancelled") {
-      const streamOutcome = await requestStreamedText(i, tokens / 2);
-      // An end token may complete a text before half of its tokens.
-      if (streamOutcome === "cancelled" || streamOutcome === soloTexts[i % soloTexts.length]) numCancelled++;
-      else
-        faults.push(
-          `cancelled request ${i}: expected "cancelled" or "${soloTexts[i % soloTexts.length]}", received "${streamOutcome}"`,
-        );
-      return;
-    }
-    const startTime = performance.now();
-    const text = await (kind === "whole" ? requestWholeText(i) : requestStreamedText(i));
-    latencies.push(performance.now() - startTime);
-    numCompleted++;
-    if (text !== soloTexts[i % soloTexts.length])
-      faults.push(`request ${i}: expected "${soloTexts[i % soloTexts.length]}", received "${text}"`);
-  };
-  const requestKinds = assignKinds(settings);
-  const startTime = performance.now();
-  let nextRequestIndex = 0;
-  const runClient = async (): Promise<void> => {
-    while (nextRequestIndex < requestKinds.length) {
-      const i = nextRequestIndex++;
-      await runRequest(requestKinds[i]!, i).catch((error: unknown) =>
-        faults.push(`request ${i}: ${(error as Error).message}`),
-      );
-    }
-  };
-  await Promise.all(Array.from({ length: clients }, runClient));
-  const seconds = (performance.now() - startTime) / 1000;
-  return {
-    ...{ completed: numCompleted, cancelled: numCancelled, refused: refusalCountsByStatus, faults, seconds },
-    tokensPerSecond: generatedTokens / seconds,
-    latency: quantiles(latencies),
-    firstToken: quantiles(firstTokenTimes),
   };
 }
 
