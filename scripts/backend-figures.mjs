@@ -14,7 +14,7 @@ const DOCUMENT_LENGTHS = Array.from({ length: 64 }, (_, i) => 512 * (1 + ((i * 3
 const TOKENS = DOCUMENT_LENGTHS.reduce((sum, length) => sum + length, 0);
 
 /** Cases to plan, by their name in the page's markers. */
-export const CASES = {
+const CASES = {
   causal: { ...GPU_OPTIONS, tokens: 131_072, mask: masks.causal() },
   window: { ...GPU_OPTIONS, tokens: 131_072, mask: masks.slidingWindow(4096) },
   documents: { ...GPU_OPTIONS, tokens: TOKENS, mask: masks.documents(DOCUMENT_LENGTHS, "causal") },
@@ -59,7 +59,7 @@ export function createTable(name) {
 }
 
 /** Returns the page with the tables of the named cases recomputed. */
-export function updateTables(text, names) {
+function updateTables(text, names) {
   return names.reduce((page, name) => {
     const [begin, end] = [`<!-- figures ${name}: node scripts/backend-figures.mjs -->`, "<!-- /figures -->"];
     const [textBefore, textAfter] = page.split(begin);

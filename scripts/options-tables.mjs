@@ -13,7 +13,7 @@ const START_MARKER = "<!-- options: node scripts/options-tables.mjs -->";
 const END_MARKER = "<!-- /options -->";
 
 /** Returns the comments of options by name, for each declaration of a source. */
-export function parseComments(source) {
+function parseComments(source) {
   const declarations = [...source.matchAll(/^(?:export )?const (\w+)(?: = defineOptions\("([^"]+)", \{| = \{)$/gm)];
   return new Map(
     declarations.map(({ 1: constant, index }) => {
@@ -35,7 +35,7 @@ const formatValue = (value) =>
       : String(value);
 
 /** Returns a table with a row for each option, and the faults of its comments. */
-export function createTable({ name, fields }, comments) {
+function createTable({ name, fields }, comments) {
   const faults = [];
   const rows = Object.entries(fields).map(([option, { expected, presence, default: declaredDefault }]) => {
     const comment = comments.get(option);
@@ -133,7 +133,7 @@ function collectComments(declarations, knownComments) {
  * Returns the section of a package's README, and the faults of its declarations. `knownComments` are comments of other
  * packages' options. An option without a comment of its own must not be one of `ambiguousFields`.
  */
-export function createSection(declarations, knownComments, ambiguousFields = new Set()) {
+function createSection(declarations, knownComments, ambiguousFields = new Set()) {
   const faults = [];
   const tables = declarations.flatMap(({ module, comments }) => {
     const fileComments = new Map([...comments.values()].flatMap((each) => [...each]));

@@ -5,7 +5,7 @@ import { lengths, type Model, models, stepSeconds } from "./published.ts";
 import type { Table } from "./table.ts";
 
 /** The paper implies four GPUs per node (64 on 16 nodes). It does not state the links. */
-export const topologies: readonly Topology[] = [
+const topologies: readonly Topology[] = [
   { name: "all links equal", ranksPerNode: 1, ports: 1, intraNodeSpeedup: 1 },
   { name: "nodes of 4 GPUs, 4 ports", ranksPerNode: 4, ports: 4, intraNodeSpeedup: 10 },
   { name: "nodes of 4 GPUs, 2 ports", ranksPerNode: 4, ports: 2, intraNodeSpeedup: 10 },

@@ -5,7 +5,7 @@ import { meshAttention } from "./published.ts";
 import type { Table } from "./table.ts";
 
 /** To our knowledge, GPU, heads and topology are not stated. Multi-head attention of this size is assumed. */
-export const numHeads = { numHeads: 32, headDim: 128 } as const;
+const numHeads = { numHeads: 32, headDim: 128 } as const;
 
 /**
  * Topologies with one port per GPU, or one shared by two, four or all eight GPUs of a node. In the first one all links

@@ -24,7 +24,7 @@ const networks = {
  * Strategies to compare, by their names in the chart. The number of ranks is a power of two. The result is undefined if
  * a strategy does not support that many ranks.
  */
-export const rankStrategies: Readonly<Record<string, (ranks: number) => MeshStrategy | undefined>> = {
+const rankStrategies: Readonly<Record<string, (ranks: number) => MeshStrategy | undefined>> = {
   ring: (ranks) => ringStrategy(ranks),
   "double ring": (ranks) =>
     createNestedStrategy("double ring", ring({ axis: "seq", inner: ring({ axis: "gpu" }) }), ranks, "gpu"),

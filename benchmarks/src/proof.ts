@@ -21,7 +21,7 @@ export const HEAD_DIM = 128;
 export const TOKENS: number = 2 ** 20;
 
 /** Masks. Placement is contiguous for full and window, zigzag for causal, and found by `dispatch` for documents. */
-export const proofMasks = ["full", "causal", "window", "documents"] as const;
+const proofMasks = ["full", "causal", "window", "documents"] as const;
 export type ProofMask = (typeof proofMasks)[number];
 
 const nodeMesh = { node: 128, gpu: 8 };

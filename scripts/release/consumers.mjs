@@ -63,7 +63,7 @@ export function extractFirstProgram(readme) {
 }
 
 /** Writes a project to `directory`, without installing it. */
-export function writeProject(directory, registry) {
+function writeProject(directory, registry) {
   rmSync(directory, { recursive: true, force: true });
   mkdirSync(directory, { recursive: true });
   const { devDependencies } = JSON.parse(readFileSync(join(root, "package.json"), "utf8"));

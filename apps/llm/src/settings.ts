@@ -19,11 +19,11 @@ export interface ArchitectureSettings {
 }
 
 /** Training tasks: to predict the next token of a book, or the values of facts that are hidden in books. */
-export const tasks = ["text", "needles"] as const;
+const tasks = ["text", "needles"] as const;
 export type Task = (typeof tasks)[number];
 
 /** Names of the attention backends. */
-export const backendNames = ["ring", "flex", "ulysses", "local"] as const;
+const backendNames = ["ring", "flex", "ulysses", "local"] as const;
 export type BackendName = (typeof backendNames)[number];
 
 /** Settings of a training. */

@@ -51,7 +51,7 @@ export function createSchedule({ task, steps }: Pick<TrainSettings, "task" | "st
 }
 
 /** Computes the loss of a batch, which is the same on every rank and mesh. */
-export function computeBatchLoss(ctx: Context, { decoder, head }: CausalLM, batch: TrainingBatch): Tensor {
+function computeBatchLoss(ctx: Context, { decoder, head }: CausalLM, batch: TrainingBatch): Tensor {
   const { tokens, labels, mask, placement, length } = batch;
   return scope(() => {
     const hidden = decoder.forward(tokens, { mask, placement, sequenceLength: length });

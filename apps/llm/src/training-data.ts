@@ -12,7 +12,7 @@ import type { TrainSettings } from "./settings.ts";
 const MAX_EVALUATION_BATCHES = 4;
 
 /** Returns the placement of rows. For flex, it is a function that adapts it to the documents of a batch. */
-export function placementFor(ctx: Context, backend: string): "zigzag" | "contiguous" | PlacementFunction {
+function placementFor(ctx: Context, backend: string): "zigzag" | "contiguous" | PlacementFunction {
   if (backend !== "flex") return choosePlacement(backend);
   const { sp = 1 } = ctx.mesh.shape;
   return (mask, length) => dispatch({ mask, length, ranks: sp });

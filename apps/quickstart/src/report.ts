@@ -172,7 +172,7 @@ const placementDescriptions: Readonly<Record<PlacementChoice, string>> = {
   dispatch: ", in ranges chosen for the mask (dispatch)",
 };
 
-export function describeShards({ tokens, ranks, placement }: Settings): string {
+function describeShards({ tokens, ranks, placement }: Settings): string {
   const tokensPerRank = groupDigits(Math.ceil(tokens / ranks));
   return `${ranks > 1 ? "at most " : ""}${tokensPerRank} tokens${ranks > 1 ? placementDescriptions[placement] : ""}`;
 }

@@ -9,7 +9,7 @@ export interface RowRange {
 }
 
 /** Returns a rank's even share of `total` rows. Shares of the first ranks may be longer by one. */
-export function balancedRange(total: number, rank: number, ranks: number): RowRange {
+function balancedRange(total: number, rank: number, ranks: number): RowRange {
   const [span] = contiguous().spans(rank, ranks, total);
   return { first: span!.start, count: span!.length };
 }

@@ -217,7 +217,7 @@ function meanRows({ mesh }: Context, { length, axes }: Layout): number {
  * Creates a function that returns the layout of the concatenated chunks of some ranks along an axis. Layouts of single
  * ranks are cached because every block uses them.
  */
-export function createChunkLayout(layout: Layout, axis: string): (ranks: readonly number[]) => Layout {
+function createChunkLayout(layout: Layout, axis: string): (ranks: readonly number[]) => Layout {
   const { length } = layout;
   const axes = layout.axes.filter((each) => each !== axis);
   const layoutsByRank: (Layout | undefined)[] = [];

@@ -24,7 +24,7 @@ const PREBUILT_PLATFORMS: readonly string[] = ["linux-x64", "linux-arm64"];
 const MIN_GLIBC_VERSION = "2.28";
 
 /** Returns the name of this platform's directory of prebuilt addons, for example "linux-x64". */
-export function platformName(): string {
+function platformName(): string {
   return `${process.platform}-${process.arch}`;
 }
 

@@ -26,7 +26,7 @@ const normalDensity = (x: number) => Math.exp(-(x * x) / 2) / Math.sqrt(2 * Math
 const transcendentalTolerance: Tolerance = { roundings: 8, scale: 1 };
 
 /** Definitions of the operations in float64. */
-export const unaryOps: Readonly<Record<UnaryOp, UnaryReference>> = {
+const unaryOps: Readonly<Record<UnaryOp, UnaryReference>> = {
   neg: { f: (x) => -x, derivative: () => -1 },
   exp: { f: Math.exp, derivative: Math.exp, tolerance: { roundings: 16 } },
   log: { f: Math.log, derivative: (x) => 1 / x, requiresPositiveInput: true, tolerance: transcendentalTolerance },
@@ -55,7 +55,7 @@ export const unaryOps: Readonly<Record<UnaryOp, UnaryReference>> = {
 };
 
 /** Computes Φ(x) by its series (Marsaglia 2004), accurate to every digit of float64 for |x| < 8. */
-export function normalCdf(x: number): number {
+function normalCdf(x: number): number {
   if (Math.abs(x) > 8) return x > 0 ? 1 : 0;
   let sum = x;
   for (let term = x, i = 3; Math.abs(term) > 1e-18 * Math.abs(sum); i += 2) {

@@ -142,7 +142,7 @@ function checkDependencyAxis(where: string, dependencyAxis: Omit<DependencyAxis,
 }
 
 /** Throws an OptionError unless `call` is a call and `from` a coordinate. Does not check the slices of the mask. */
-export function checkShardedCall(where: string, call: unknown, from: unknown): asserts call is ShardedAttentionCall {
+function checkShardedCall(where: string, call: unknown, from: unknown): asserts call is ShardedAttentionCall {
   if (!isShardedCall(call)) expectValue(where, false, "a call { at, queries, keys, mask }", call);
   if (!isCoordinate(from)) expectValue(`${where}: from`, false, "a coordinate, such as { sp: 0 }", from);
 }

@@ -30,7 +30,7 @@ export function checkIntegerSpan(where: string, span: unknown): asserts span is 
 }
 
 /** Throws an OptionError unless `spans` is an array of spans. Does not check the values of their fields. */
-export function checkSpans(where: string, spans: unknown): asserts spans is readonly Span[] {
+function checkSpans(where: string, spans: unknown): asserts spans is readonly Span[] {
   expectValue(
     where,
     Array.isArray(spans) && [...spans].every(isSpan),

@@ -5,7 +5,7 @@ import { dirname, join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 
 /** Maximum length of a path in `sockaddr_un`, without the terminating zero. */
-export const MAX_PATH_BYTES = 107;
+const MAX_PATH_BYTES = 107;
 
 /** The path of a Unix socket at which a server of this process listens. */
 export interface SocketFile {

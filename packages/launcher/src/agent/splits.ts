@@ -4,12 +4,12 @@ import { countRanks, expandRankRanges, toRankRanges } from "./rank-ranges.ts";
 import type { RankRanges } from "./wire.ts";
 
 /** The id of the group of all ranks. */
-export const WORLD_GROUP_ID = 1n;
+const WORLD_GROUP_ID = 1n;
 const MAX_GROUPS = 16_384;
 const MAX_PENDING_SPLITS = 1024;
 
 /** Returns the id of a color's group: FNV-1a over 64-bit words, as in packages/runtime/native/collectives/call.cc. */
-export function splitId(parent: bigint, index: bigint, color: bigint): bigint {
+function splitId(parent: bigint, index: bigint, color: bigint): bigint {
   let id = 0xcbf2_9ce4_8422_2325n;
   for (const operand of [parent, index, color])
     id = BigInt.asUintN(64, (id ^ BigInt.asUintN(64, operand)) * 0x100_0000_01b3n);

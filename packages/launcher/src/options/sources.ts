@@ -6,7 +6,7 @@ import type { RawValue } from "./parse.ts";
 import { findOption, OPTIONS, type OptionSpec } from "./specs.ts";
 
 /** Name of the file with a project's default options, in the working directory. */
-export const CONFIG_FILE_NAME = "mosaic.launch.json";
+const CONFIG_FILE_NAME = "mosaic.launch.json";
 
 /** A value and its source, as `--dry-run` prints it. */
 export interface SourcedValue {

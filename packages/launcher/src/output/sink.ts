@@ -1,7 +1,7 @@
 import type { Writable } from "node:stream";
 
 /** Maximum number of unread bytes. Beyond it, output to the console is skipped. The log files are complete. */
-export const MAX_UNREAD_BYTES = 67_108_864;
+const MAX_UNREAD_BYTES = 67_108_864;
 
 /** Sets the mode of a pipe or terminal by Node's private handle, if it exists. */
 function setBlocking(stream: Writable, blocking: boolean): void {

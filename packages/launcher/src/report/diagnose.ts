@@ -39,7 +39,7 @@ export function classifyExit(record: RankRecord): ExitVerdict {
 }
 
 /** Returns the exit code of a rank as in a shell: 128 + n for signal n. */
-export function shellExitCode({ code, signal }: Pick<RankRecord, "code" | "signal">): number {
+function shellExitCode({ code, signal }: Pick<RankRecord, "code" | "signal">): number {
   return signal === null ? (code ?? 1) : 128 + constants.signals[signal];
 }
 

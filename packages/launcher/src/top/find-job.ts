@@ -17,7 +17,7 @@ export interface RunningJob {
  * Returns this user's jobs on this host that mosaic-run has started, from the environments of their ranks. Requires
  * /proc.
  */
-export function findRunningJobs(): readonly RunningJob[] {
+function findRunningJobs(): readonly RunningJob[] {
   const jobs = new Map<string, RunningJob>();
   // If several launchers of one job run on this host, the agent of the first node is used.
   const environmentsInNodeOrder = readProcessEnvironments().toSorted(

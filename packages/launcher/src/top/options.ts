@@ -7,7 +7,7 @@ import { OptionValues } from "../options/values.ts";
 
 const MIN_INTERVAL_MS = 100;
 
-export const MOSAIC_TOP_SPEC: CommandSpec = {
+const MOSAIC_TOP_SPEC: CommandSpec = {
   name: "mosaic-top",
   hints: {},
   options: [

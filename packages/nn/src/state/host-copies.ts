@@ -70,7 +70,7 @@ export function groupByHost(names: readonly string[]): readonly HostRanks[] {
 }
 
 /** Returns whether this rank reads and writes for its host. */
-export function isFirstOnHost(ctx: Context, hosts: readonly HostRanks[]): boolean {
+function isFirstOnHost(ctx: Context, hosts: readonly HostRanks[]): boolean {
   return hosts.some(({ ranks }) => ranks[0] === ctx.rank);
 }
 
@@ -238,7 +238,7 @@ async function agreeOnDigest(
 }
 
 /** Returns the digest if it is equal on all hosts, otherwise throws a FileError. */
-export function checkEqualDigests(
+function checkEqualDigests(
   hostDigests: readonly { readonly host: HostRanks; readonly digest: string }[],
   details: { readonly where: string; readonly expected: string; readonly remedy: string },
 ): string {

@@ -40,7 +40,7 @@ function totalSeconds(intervals: readonly Interval[]): number {
 }
 
 /** Returns the union of intervals as disjoint intervals, in order. */
-export function mergeIntervals(intervals: readonly Interval[]): readonly Interval[] {
+function mergeIntervals(intervals: readonly Interval[]): readonly Interval[] {
   const merged: { start: number; end: number }[] = [];
   for (const { start, end } of intervals.toSorted((a, b) => a.start - b.start)) {
     const last = merged.at(-1);

@@ -12,7 +12,7 @@ export type MemoryValue = number;
  * Inputs; sums over keys, by query (out, lse, dq), and over queries, by key (dk, dv); delta of a sum `out`; a fill; the
  * sink of each head.
  */
-export const valueKinds = ["q", "k", "v", "dOut", "out", "lse", "dq", "dk", "dv", "delta", "fill", "sink"] as const;
+const valueKinds = ["q", "k", "v", "dOut", "out", "lse", "dq", "dk", "dv", "delta", "fill", "sink"] as const;
 export type ValueKind = (typeof valueKinds)[number];
 export type SourceName = "q" | "k" | "v" | "dOut";
 export type SumName = "out" | "lse" | "dq" | "dk" | "dv";

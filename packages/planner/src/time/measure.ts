@@ -30,7 +30,7 @@ export type CallChain = (ctx: Context) => void;
 /**
  * Runs a chain on all ranks below `ranks`. Returns the spans, in one lane or both, of those that this process drives.
  */
-export async function traceChain(
+async function traceChain(
   { contexts }: MeasuredRanks,
   { lane, ranks }: { readonly lane?: "compute" | "communication"; readonly ranks: number },
   chain: CallChain,

@@ -72,7 +72,7 @@ export const completions: Completions = new Completions();
 let cachedAddon: CollectivesAddon | undefined;
 
 /** Returns the addon, which is loaded at the first call. Throws an AddonLoadError that lists likely causes. */
-export function addon(): CollectivesAddon {
+function addon(): CollectivesAddon {
   if (cachedAddon) return cachedAddon;
   cachedAddon = loadAddon<CollectivesAddon>({
     packageName: "@mosaic/runtime",

@@ -101,7 +101,7 @@ export function createInProcessControl(size: number, timeout?: number, hosts: re
 }
 
 /** Throws an OptionError unless `rank` is an integer in [0, `size`). */
-export function checkRank({ rank = 0, size }: { readonly rank?: number; readonly size: number }): void {
+function checkRank({ rank = 0, size }: { readonly rank?: number; readonly size: number }): void {
   if (Number.isInteger(size) && size >= 1 && Number.isInteger(rank) && rank >= 0 && rank < size) return;
   throw new OptionError({
     where: "collectives",

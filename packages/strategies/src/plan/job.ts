@@ -192,7 +192,7 @@ function checkSpeeds(where: string, { name, kernels: { attend, attendBackward } 
 }
 
 /** Returns the profile itself, checked, or the one with that name; throws an OptionError that lists the names. */
-export function resolveProfile(where: string, nameOrValue: Profile | string): Profile {
+function resolveProfile(where: string, nameOrValue: Profile | string): Profile {
   if (typeof nameOrValue !== "string") return parseProfile(nameOrValue);
   if (Object.hasOwn(profiles, nameOrValue)) return profiles[nameOrValue as ProfileName];
   throw new OptionError({
