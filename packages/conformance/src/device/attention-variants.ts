@@ -2,15 +2,8 @@ import { type AttentionDropout, type Device, type DType, type KernelFeature, mas
 import { maskTrials } from "../backend/masks.ts";
 import { type Case, check } from "../check.ts";
 import type { OracleModifiers } from "../oracle/score-modifiers.ts";
-import {
-  type AttentionCase,
-  attentionRunner,
-  type AttentionSizes,
-  causalCase,
-  causalExtent,
-  checkMask,
-  makeProblem,
-} from "./attention.ts";
+import type { AttentionCase } from "./attention-run.ts";
+import { attentionRunner, type AttentionSizes, causalCase, causalExtent, checkMask, makeProblem } from "./attention.ts";
 import { allocate, type MakeDevice, tensorFrom, withDevice } from "./tensors.ts";
 
 // Variants of attention. Each runs on devices that have its feature. Other devices must reject it (schema.ts).

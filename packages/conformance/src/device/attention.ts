@@ -1,46 +1,11 @@
-import {
-  type AttentionModifiers,
-  type Device,
-  type DType,
-  masks,
-  numel,
-  type Slice,
-  type Span,
-  type Tensor,
-} from "@mosaic/core";
+import { type Device, type DType, masks, type Slice, type Span } from "@mosaic/core";
 import { maskTrials } from "../backend/masks.ts";
-import { createHeadsFirst, listPositions, takeRows } from "../backend/shard.ts";
 import { type Case, check, checkClose, checkEqual, magnitude } from "../check.ts";
-import {
-  attentionOracle,
-  attentionOracleBackward,
-  type AttentionProblem,
-  type MaskMod,
-  slicesToMaskMod,
-  randomSlices,
-} from "../oracle/attention.ts";
+import { type AttentionProblem, type MaskMod, slicesToMaskMod, randomSlices } from "../oracle/attention.ts";
 import { epsilon, normals, roundTo } from "../oracle/numbers.ts";
 import type { OracleModifiers } from "../oracle/score-modifiers.ts";
-import { type StorageOrder, type MakeDevice, withDevice, type TensorOptions, tensorFrom, allocate } from "./tensors.ts";
-
-/** Rows of the sequences that are computed: spans of queries, and blocks of keys, which are folded one by one. */
-interface AttentionBlocks {
-  readonly queries: readonly Span[];
-  readonly keys: readonly (readonly Span[])[];
-}
-
-/** Names of the results of attention. */
-export type AttentionResult = "out" | "lse" | "dq" | "dk" | "dv";
-
-export interface AttentionCase extends AttentionBlocks {
-  readonly mask: readonly Slice[];
-  readonly modifiers?: AttentionModifiers;
-  readonly problem: AttentionProblem;
-  readonly dtype: DType;
-  readonly storageOrder?: StorageOrder;
-  /** Factors on the tolerance of results. Default 1. A result with the factor Infinity is not compared. */
-  readonly factors?: Partial<Readonly<Record<AttentionResult, number>>>;
-}
+import { type AttentionBlocks, type AttentionCase, checkAttention, constantTensor } from "./attention-run.ts";
+import { type MakeDevice, withDevice, tensorFrom } from "./tensors.ts";
 
 const makeSpan = (start: number, length: number, step = 1): Span => ({ start, length, step });
 
@@ -303,115 +268,6 @@ function createPoisonedSuffixCase(dtype: DType): AttentionCase {
     x.map((value, i) => (Math.floor(i / problem.headDim) % SEQUENCE_LENGTH < rows ? value : Number.NaN));
   const poisonedProblem = { ...problem, k: poison(problem.k), v: poison(problem.v) };
   return { ...causalCase(poisonedProblem, dtype), queries: [makeSpan(0, rows)] };
-}
-
-async function checkAttention(
-  device: Device,
-  attention: AttentionCase,
-  tolerance: Readonly<Record<DType, number>>,
-): Promise<void> {
-  const { problem, queries, keys, mask, modifiers, dtype, storageOrder = "dense", factors = {} } = attention;
-  const { batch, numHeads, numKvHeads, headDim, valueHeadDim = headDim, scale } = problem;
-  const rows = listPositions(queries);
-  const qSize = { rows: problem.queries, width: headDim };
-  const kSize = { rows: problem.keys, width: headDim };
-  const [outSize, vSize] = [qSize, kSize].map((extent) => ({ ...extent, width: valueHeadDim })) as [
-    typeof qSize,
-    typeof qSize,
-  ];
-  const qShape = [batch, numHeads, rows.length, headDim];
-  const outShape = qShape.with(3, valueHeadDim);
-  const rowOffset = (i: number): number => Math.floor(i / valueHeadDim) * headDim;
-  const fullDOut = normals((problem.q.length / headDim) * valueHeadDim, 4, dtype).map((x, i) =>
-    Number.isNaN(problem.q[rowOffset(i)]) ? Number.NaN : x,
-  );
-  const forward = attentionOracle(problem);
-  const backward = attentionOracleBackward(problem, maskRows(fullDOut, rows, outSize));
-  const { softcap, dropout, origin, slopes: headSlopes } = problem.modifiers ?? {};
-  using slopes = headSlopes && tensorFrom(device, headSlopes, { shape: [headSlopes.length] });
-  const kernelModifiers = problem.modifiers && { softcap, slopes, dropout, ...(origin && { origin }) };
-
-  using q = stridedTensor(device, takeRows(problem.q, rows, qSize), { shape: qShape, dtype, storageOrder });
-  using dOut = stridedTensor(device, takeRows(fullDOut, rows, outSize), { shape: outShape, dtype, storageOrder });
-  using out = constantTensor(device, 0, { shape: outShape, storageOrder });
-  using lse = constantTensor(device, Number.NEGATIVE_INFINITY, { shape: qShape.slice(0, 3), storageOrder });
-  const blocks = keys.map((spans) => {
-    const positions = listPositions(spans);
-    const tensorOptions = { shape: [batch, numKvHeads, positions.length, headDim], dtype, storageOrder };
-    const k = stridedTensor(device, takeRows(problem.k, positions, kSize), tensorOptions);
-    const v = stridedTensor(device, takeRows(problem.v, positions, vSize), {
-      ...tensorOptions,
-      shape: tensorOptions.shape.with(3, valueHeadDim),
-    });
-    const tileModifiers = modifiers || kernelModifiers ? { ...modifiers, ...kernelModifiers } : undefined;
-    return { k, v, positions, tile: { q: queries, k: spans, mask, scale, modifiers: tileModifiers } };
-  });
-  for (const { k, v, tile } of blocks) device.kernels.attend({ out, lse }, q, { k, v }, tile);
-  const checkResult = (actual: Float32Array, expected: Float64Array, description: string) => {
-    const factor = factors[description.split(",")[0] as AttentionResult] ?? 1;
-    if (factor === Infinity) return;
-    checkClose(actual, expected, factor * tolerance[dtype] * (1 + magnitude(expected)), description);
-  };
-  checkResult(await out.read(), takeRows(forward.out, rows, outSize), "out");
-  checkResult(await lse.read(), takeRows(forward.lse, rows, { ...qSize, width: 1 }), "lse");
-
-  using delta = constantTensor(device, Number.NaN, { shape: qShape.slice(0, 3), storageOrder });
-  device.kernels.rowDot(delta, dOut, out);
-  using dq = constantTensor(device, 0, { shape: qShape, storageOrder });
-  for (const { k, v, tile, positions } of blocks) {
-    using dk = constantTensor(device, 1, { shape: k.shape, storageOrder });
-    using dv = constantTensor(device, 1, { shape: v.shape, storageOrder });
-    device.kernels.attendBackward({ dq, dk, dv }, q, { dOut, lse, delta }, { k, v }, tile);
-    checkResult(
-      await dk.read(),
-      takeRows(backward.dk, positions, kSize).map((x) => x + 1),
-      "dk, accumulated onto 1",
-    );
-    checkResult(
-      await dv.read(),
-      takeRows(backward.dv, positions, vSize).map((x) => x + 1),
-      "dv, accumulated onto 1",
-    );
-  }
-  checkResult(await dq.read(), takeRows(backward.dq, rows, qSize), "dq");
-  for (const { k, v } of blocks) for (const tensor of [k, v]) tensor[Symbol.dispose]();
-}
-
-/**
- * Creates an operand of attention: dense along the last axis, with any other strides. "reversed": a view of [B,S,H,D],
- * as a module creates it. "gapped": every other row of a larger tensor, with NaN between the rows.
- */
-function stridedTensor(
-  device: Device,
-  values: ArrayLike<number>,
-  { shape, dtype = "float32", storageOrder }: StridedOptions,
-): Tensor {
-  const tensor = storageOrder === "gapped" ? stridedRows(device, shape, dtype) : allocate(device, shape, { dtype });
-  if (storageOrder === "reversed" && shape.length === 4) {
-    tensor[Symbol.dispose]();
-    return createHeadsFirst(device, values, shape, dtype);
-  }
-  device.write(tensor, values);
-  return tensor;
-}
-
-interface StridedOptions extends TensorOptions {
-  readonly shape: readonly number[];
-}
-
-function stridedRows(device: Device, shape: readonly number[], dtype: DType): Tensor {
-  using rows = allocate(device, shape.with(2, 2 * shape[2]! + 1), { dtype });
-  return rows.slice(2, 1, 2 * shape[2]! + 1, 2);
-}
-
-function constantTensor(device: Device, value: number, options: StridedOptions): Tensor {
-  return stridedTensor(device, new Float64Array(numel(options.shape)).fill(value), options);
-}
-
-/** Returns the values with all other rows set to 0, because absent queries contribute nothing to dk and dv. */
-function maskRows(values: Float64Array, rows: readonly number[], size: { rows: number; width: number }): Float64Array {
-  const keptRows = new Set(rows);
-  return values.map((x, i) => (keptRows.has(Math.floor(i / size.width) % size.rows) ? x : 0));
 }
 
 /** Checks queries and keys in one tile, in which later queries attend to a NaN key and earlier ones do not. */

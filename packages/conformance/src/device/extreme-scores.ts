@@ -2,14 +2,8 @@ import type { DType } from "@mosaic/core";
 import { type Case, check } from "../check.ts";
 import { type AttentionProblem, smallestTopScoreGap } from "../oracle/attention.ts";
 import { roundTo } from "../oracle/numbers.ts";
-import {
-  type AttentionCase,
-  attentionRunner,
-  causalExtent,
-  causalCase,
-  makeProblem,
-  type AttentionSizes,
-} from "./attention.ts";
+import type { AttentionCase } from "./attention-run.ts";
+import { attentionRunner, causalExtent, causalCase, makeProblem, type AttentionSizes } from "./attention.ts";
 import type { MakeDevice } from "./tensors.ts";
 
 const sizes: AttentionSizes = { numHeads: 2, numKvHeads: 2, headDim: 16 };
