@@ -1,7 +1,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { Agent as ControlAgent } from "./agent/agent.ts";
+import { Agent } from "./agent/agent.ts";
 import { type AttemptDecision, RestartPolicy, type StopRequest } from "./restart-policy.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
 import type { EventListener } from "./job.ts";
@@ -70,11 +70,6 @@ export interface Coordinator {
   close(): Promise<void>;
 }
 
-/** Runs one node's ranks for one attempt. The agent of a node is the same for any number of nodes. */
-export interface Agent {
-  run(assignment: Assignment): Promise<readonly RankRecord[]>;
-}
-
 /** Bound for the directory, because the path of a socket has at most 107 bytes. */
 const MAX_TMPDIR_BYTES = 80;
 
@@ -82,14 +77,14 @@ const MAX_TMPDIR_BYTES = 80;
 export class LocalCoordinator implements Coordinator {
   readonly #plan: LaunchPlan;
   readonly #store: StoreServer;
-  readonly #agent: ControlAgent;
+  readonly #agent: Agent;
   readonly #policy: RestartPolicy;
   readonly privateDir: string;
   #attempt = -1;
   #startTime = 0;
   #stopRequest: StopRequest | undefined;
 
-  private constructor(plan: LaunchPlan, store: StoreServer, agent: ControlAgent, privateDir: string) {
+  private constructor(plan: LaunchPlan, store: StoreServer, agent: Agent, privateDir: string) {
     this.#plan = plan;
     this.#store = store;
     this.#agent = agent;
@@ -108,7 +103,7 @@ export class LocalCoordinator implements Coordinator {
     try {
       store = await openStore(plan);
       const path = join(privateDir, "agent");
-      const agent = await ControlAgent.listen({ path, secret: store.token, host: plan.node });
+      const agent = await Agent.listen({ path, secret: store.token, host: plan.node });
       return new LocalCoordinator(plan, store, agent, privateDir);
     } catch (error) {
       await store?.close();
@@ -133,7 +128,7 @@ export class LocalCoordinator implements Coordinator {
     return { runId, attempt, worldSize, ...assignmentFields, host, port, store, tokenFile: this.#tokenFile, agent };
   }
 
-  /** Does nothing, because this node's agent has already ended the other ranks. */
+  /** Does nothing, because this node has already ended the other ranks. */
   reportFailing(): void {}
 
   reportSucceeded(rank: number): void {

@@ -11,7 +11,7 @@ import { applyLogRetention, createLogDirError, temporaryLogDirectory } from "./o
 import { createDirectory } from "./output/rank-log.ts";
 import { writeTracePage } from "./output/trace-page.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
-import { createDeathSignalWrapper, NodeAgent } from "./ranks/agent.ts";
+import { createDeathSignalWrapper, NodeRanks } from "./ranks/node-ranks.ts";
 import { OrphanGuard } from "./ranks/guard.ts";
 import { SignalProbe } from "./ranks/signal-probe.ts";
 import { classifyExit, type RankRecord } from "./report/diagnose.ts";
@@ -121,7 +121,7 @@ class RunningJob {
   readonly #startedAt = Date.now();
   /** In a job on several nodes, the run id in the path is known only after the first assignment. */
   #logDir: string;
-  #agent: NodeAgent | undefined;
+  #nodeRanks: NodeRanks | undefined;
   #coordinator: Coordinator | undefined;
   #stopRequest: StopRequest | undefined;
   /** Whether another node was signalled to end the job and this node has not been signalled yet. */
@@ -141,7 +141,7 @@ class RunningJob {
   }
 
   signal(name: NodeJS.Signals): void {
-    if (name === "SIGUSR1" || name === "SIGUSR2") return this.#agent?.forward(name);
+    if (name === "SIGUSR1" || name === "SIGUSR2") return this.#nodeRanks?.forward(name);
     if (this.#stopRequest === undefined) this.#requestStop({ reason: name, signal: name, outcome: "cancelled" });
     // srun and similar programs signal all nodes. This signal is the one that another node has already reported.
     else if (this.#isRemotelyStopped) this.#isRemotelyStopped = false;
@@ -166,7 +166,7 @@ class RunningJob {
       return result;
     } catch (error) {
       // Without an earlier attempt, no output refers to the logs.
-      if (this.#agent === undefined || this.#agent.attempt < 1) this.#removeLogs();
+      if (this.#nodeRanks === undefined || this.#nodeRanks.attempt < 1) this.#removeLogs();
       throw error;
     }
   }
@@ -212,8 +212,8 @@ class RunningJob {
         this.#requestStop(request);
       },
       isEnding: () => this.#stopRequest !== undefined,
-      kill: (reason: string) => this.#agent?.kill(reason),
-      stopRanks: (reason: string) => this.#agent?.stop(reason, "SIGTERM", this.#plan.failureGraceMs),
+      kill: (reason: string) => this.#nodeRanks?.kill(reason),
+      stopRanks: (reason: string) => this.#nodeRanks?.stop(reason, "SIGTERM", this.#plan.failureGraceMs),
     };
     // The modules for several nodes are loaded only when needed.
     if (nodes.nodeRank > 0)
@@ -231,13 +231,13 @@ class RunningJob {
 
   #kill(reason: string): void {
     this.#coordinator?.kill(reason);
-    this.#agent?.kill(reason);
+    this.#nodeRanks?.kill(reason);
   }
 
   #stopRanks({ reason, signal }: StopRequest): void {
     // Under a scheduler the grace period ends before the allocation, so that the report is still written.
     const remainingMs = this.#plan.jobEndsAt - Date.now() - 2000;
-    this.#agent?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, remainingMs)), true);
+    this.#nodeRanks?.stop(reason, signal, Math.max(0, Math.min(this.#plan.graceMs, remainingMs)), true);
   }
 
   async #runAttempts(components: JobComponents): Promise<Result> {
@@ -248,9 +248,9 @@ class RunningJob {
       const assignment = await coordinator.beginAttempt();
       if (assignment === undefined)
         return this.#createResult(records, Math.max(1, attempts - 1), { stop: this.#stopRequest });
-      this.#agent ??= this.#createAgent(assignment, components);
+      this.#nodeRanks ??= this.#createNodeRanks(assignment, components);
       if (this.#stopRequest !== undefined) return this.#createResult(records, attempts, { stop: this.#stopRequest });
-      records = await this.#agent.run(assignment);
+      records = await this.#nodeRanks.run(assignment);
       this.#tracedAssignment = assignment;
       const decision = await coordinator.endAttempt(records, (record) => explainExit(record, initialOomKills));
       const reportedDecision = this.#reportDecision(decision);
@@ -268,8 +268,8 @@ class RunningJob {
     }
   }
 
-  /** Creates this node's agent after the first assignment, and emits the start event. */
-  #createAgent(assignment: Assignment, { coordinator, ...components }: JobComponents): NodeAgent {
+  /** Creates this node's ranks after the first assignment, and emits the start event. */
+  #createNodeRanks(assignment: Assignment, { coordinator, ...components }: JobComponents): NodeRanks {
     const { logDir, cwd, nodes } = this.#plan;
     const { runId, worldSize, store } = assignment;
     if (nodes !== undefined) {
@@ -281,7 +281,7 @@ class RunningJob {
     const onFailing = (rank: number): void => coordinator.reportFailing(rank);
     const onSucceeded = (rank: number): void => coordinator.reportSucceeded(rank);
     const listeners = { emit: this.#emit, onFailing, onSucceeded };
-    return new NodeAgent({ plan: this.#plan, logDir: this.#logDir, ...listeners, ...components });
+    return new NodeRanks({ plan: this.#plan, logDir: this.#logDir, ...listeners, ...components });
   }
 
   /** Reports the cause of an attempt's end. On node 0, adds the location of the logs to a failure. */

@@ -3,7 +3,7 @@ import { constants } from "node:os";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import type { TLSSocket } from "node:tls";
-import { Agent as ControlAgent, DEFAULT_FAN_OUT } from "../agent/agent.ts";
+import { Agent, DEFAULT_FAN_OUT } from "../agent/agent.ts";
 import type { JobAttempt } from "../agent/worlds.ts";
 import { FAILURE_CODES, type Frame, type FrameOf } from "../agent/frames.ts";
 import { formatAddress, HandshakeError } from "../agent/network.ts";
@@ -49,7 +49,7 @@ export class MemberCoordinator implements Coordinator {
   readonly #deadline: number;
   #peer: Peer | undefined;
   #socket: TLSSocket | undefined;
-  #agent: ControlAgent | undefined;
+  #agent: Agent | undefined;
   #job: JobAttempt | undefined;
   #assignment = createDeferred<FrameOf<"assign"> | undefined>();
   #outcome = createDeferred<AttemptDecision>();
@@ -93,7 +93,7 @@ export class MemberCoordinator implements Coordinator {
     const { remoteAddress = "", remotePort = 0, localAddress = "" } = this.#socket;
     await this.#agent?.close();
     const root = formatAddress(remoteAddress, remotePort);
-    this.#agent = await ControlAgent.listen({
+    this.#agent = await Agent.listen({
       ...{ path: join(this.privateDir, "agent"), secret: this.#secret, host: this.#plan.node, index: groupRank, root },
       children: groupRank * DEFAULT_FAN_OUT + 1 < groupWorldSize,
       network: tlsNetwork({ secret: this.#secret, host: localAddress }),

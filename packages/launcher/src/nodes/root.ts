@@ -2,7 +2,7 @@ import { rmSync, writeFileSync } from "node:fs";
 import { constants } from "node:os";
 import { join } from "node:path";
 import type { TLSSocket } from "node:tls";
-import { Agent as ControlAgent } from "../agent/agent.ts";
+import { Agent } from "../agent/agent.ts";
 import { FAILURE_CODES, type Frame, type FrameOf } from "../agent/frames.ts";
 import { formatAddress } from "../agent/network.ts";
 import { sharedTlsNetwork, TLS_PROTOCOLS, TlsServer } from "../agent/tls.ts";
@@ -72,7 +72,7 @@ export class RootCoordinator implements Coordinator {
   readonly #store: StoreServer;
   readonly #members = new Map<number, MemberNode>();
   readonly #connections = new Set<TLSSocket>();
-  #agent: ControlAgent | undefined;
+  #agent: Agent | undefined;
   #attempt = -1;
   #worldSize = 0;
   #hasRun = false;
@@ -145,7 +145,7 @@ export class RootCoordinator implements Coordinator {
       if (this.#stopRequest !== undefined) return undefined;
       const assignedMembers = [...this.#members.values()].toSorted((a, b) => a.nodeRank - b.nodeRank);
       await this.#agent?.close();
-      this.#agent = await ControlAgent.listen({
+      this.#agent = await Agent.listen({
         ...{ path: join(this.privateDir, "agent"), secret: this.#secret, host: this.#plan.node, children: true },
         network: sharedTlsNetwork(this.#server, this.#secret),
       });
@@ -265,7 +265,7 @@ export class RootCoordinator implements Coordinator {
       ...rootFields,
       store,
       tokenFile: this.#tokenFile,
-      agent: (this.#agent as ControlAgent).path,
+      agent: (this.#agent as Agent).path,
     };
   }
 

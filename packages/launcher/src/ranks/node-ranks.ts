@@ -3,7 +3,7 @@ import { once } from "node:events";
 import { join } from "node:path";
 import { setTimeout as delay } from "node:timers/promises";
 import { isMainThread } from "node:worker_threads";
-import type { Agent, Assignment } from "../coordinator.ts";
+import type { Assignment } from "../coordinator.ts";
 import { type Command, findProgram } from "../entry.ts";
 import { rankVariables, createRankEnvironment } from "../environment.ts";
 import { UsageError } from "../errors.ts";
@@ -21,7 +21,7 @@ import type { SignalProbe } from "./signal-probe.ts";
 /** Killed processes that still exist after this time are blocked in the kernel and cannot be ended. */
 const ORPHAN_TIMEOUT_MS = 2000;
 
-export interface NodeAgentOptions {
+export interface NodeRanksOptions {
   readonly plan: LaunchPlan;
   readonly logDir: string;
   readonly orphanGuard: OrphanGuard;
@@ -37,7 +37,7 @@ export interface NodeAgentOptions {
 }
 
 /** Runs this node's ranks for one attempt: starts them together, monitors them, and ends them together. */
-export class NodeAgent implements Agent {
+export class NodeRanks {
   readonly #plan: LaunchPlan;
   readonly #logDir: string;
   readonly #orphanGuard: OrphanGuard;
@@ -52,7 +52,7 @@ export class NodeAgent implements Agent {
   #attempt = 0;
   #deadline: NodeJS.Timeout | undefined;
 
-  constructor(options: NodeAgentOptions) {
+  constructor(options: NodeRanksOptions) {
     const { plan, logDir, orphanGuard, emit, onFailing, onSucceeded, wrapCommand, signalProbe } = options;
     this.#signalProbe = signalProbe;
     this.#plan = plan;
