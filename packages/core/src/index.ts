@@ -1,13 +1,12 @@
 import "./methods.ts";
 
-export { checkContext, checkDevice, checkDType, checkNullableTensor, checkShape, checkTensor } from "./arguments.ts";
+export { checkContext, checkDevice, checkDType, checkShape, checkTensor } from "./arguments.ts";
 export { attention, type AttentionOptions, type AttentionOutput, emptyState } from "./attention/attention.ts";
 export {
   type AttentionBackend,
   type AttentionCall,
   blockwise,
   type BlockwiseAttention,
-  checkBackend,
   describeBackend,
   type KvShard,
   local,
@@ -68,7 +67,6 @@ export { kernelEnumerations, kernelFeatures, kernelSchema, kernelStructures } fr
 export { isVisible, visibleRows, visiblePairs } from "./mask/visibility.ts";
 export {
   checkSlice,
-  checkSlices,
   clipKeys,
   clipQueries,
   hasDiagonalEnd,
@@ -82,9 +80,9 @@ export {
 } from "./mask/slice.ts";
 export { formatMask } from "./mask/define.ts";
 export * as masks from "./mask/index.ts";
-export { findOverlap, sliceIntersects, slicesOverlap } from "./mask/overlap.ts";
+export { sliceIntersects, slicesOverlap } from "./mask/overlap.ts";
 export { resolveSlices } from "./mask/verify.ts";
-export { type Coordinate, coordinateOf, createMesh, type DeviceMesh, omitAxes } from "./mesh.ts";
+export { type Coordinate, coordinateOf, type DeviceMesh, omitAxes } from "./mesh.ts";
 export type { AttentionCache, CachedAttentionCall } from "./modules/attention-cache.ts";
 export type {
   AttentionForwardOptions,
@@ -156,8 +154,6 @@ export { offsetSeed, rand, randn, type RandnOptions, type RandOptions } from "./
 export { keep, scope } from "./scope.ts";
 export {
   type Axes,
-  broadcastShapes,
-  checkViewBounds,
   contiguousStrides,
   formatShape,
   isContiguous,
@@ -166,7 +162,6 @@ export {
   sameShape,
   type Shape,
   type StridedView,
-  viewStrides,
 } from "./shape.ts";
 export {
   type DType,
