@@ -15,7 +15,7 @@ export function packAll(root, destination = join(root, "build/packages")) {
   rmSync(destination, { recursive: true, force: true });
   mkdirSync(destination, { recursive: true });
   const directories = listPackages(root)
-    .filter((one) => !one.isProgram)
+    .filter(({ isProgram }) => !isProgram)
     .map(({ path }) => `./${path}`);
   const packArgs = ["pack", "--json", "--ignore-scripts", "--pack-destination", destination, ...directories];
   const { stdout, status, stderr } = spawnSync("npm", packArgs, { cwd: root, encoding: "utf8", maxBuffer: 1 << 28 });

@@ -1,4 +1,10 @@
-import { dispatch, dispatchBounds, dispatchCandidates, evaluateDispatch } from "@mosaic/backend-flex";
+import {
+  dispatch,
+  dispatchBounds,
+  dispatchCandidates,
+  evaluateDispatch,
+  type EvaluateDispatchOptions,
+} from "@mosaic/backend-flex";
 import { type Mask, masks, type Placement, type Span } from "@mosaic/core";
 import { createUniformGenerator } from "./lengths.ts";
 
@@ -26,47 +32,53 @@ const CHUNK_SIZE = 16;
  */
 export function measureOptimumGaps(instances: number, seed: number): OptimumGaps {
   const draw = createUniformGenerator(seed);
-  const [objectiveGaps, timeGaps, greedyObjectiveGaps]: number[][] = [[], [], []];
-  let [numPlacements, numBelowBound] = [0, 0];
-  for (let instance = 0; instance < instances; instance++) {
-    const ranks = instance % 2 === 0 ? 2 : 3;
-    const chunksPerRank = ranks === 2 ? 3 + Math.floor(draw() * 3) : 2 + Math.floor(draw() * 2);
-    const length = ranks * chunksPerRank * CHUNK_SIZE;
-    const rowCost = [4, 16, 64][instance % 3]!;
-    const cost = {
-      pair: 1,
-      backwardPair: 2.5,
-      row: rowCost,
-      gradientRow: 2 * rowCost,
-      latency: 0,
-      backward: instance % 2,
-    };
-    const options = { mask: drawMask(length, draw), length, ranks, cost };
-    const bounds = dispatchBounds({ ...options, chunkSize: CHUNK_SIZE });
-    let [minObjective, minTime] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
-    for (const placement of enumeratePlacements(ranks, chunksPerRank)) {
-      const evaluation = evaluateDispatch({ ...options, placement });
-      minObjective = Math.min(minObjective, evaluation.objective);
-      minTime = Math.min(minTime, evaluation.time);
-      numPlacements++;
-      if (evaluation.time < bounds.time * (1 - 1e-9) || evaluation.objective < bounds.objective * (1 - 1e-9))
-        numBelowBound++;
-    }
-    const dispatchResult = evaluateDispatch({ ...options, placement: dispatch({ ...options, chunkSize: CHUNK_SIZE }) });
-    const greedyCandidate = dispatchCandidates({ ...options, chunkSize: CHUNK_SIZE }).find(
-      ({ name }) => name === "greedy",
-    )!;
-    objectiveGaps!.push(relativeGap(dispatchResult.objective, minObjective));
-    timeGaps!.push(relativeGap(dispatchResult.time, minTime));
-    greedyObjectiveGaps!.push(relativeGap(greedyCandidate.objective, minObjective));
-  }
+  const results = Array.from({ length: instances }, (_, i) => comparePlacements(drawInstance(i, draw)));
   return {
     instances,
-    placements: numPlacements,
-    objectiveGaps: objectiveGaps!,
-    timeGaps: timeGaps!,
-    greedyObjectiveGaps: greedyObjectiveGaps!,
+    placements: results.reduce((sum, { placements }) => sum + placements, 0),
+    objectiveGaps: results.map(({ objectiveGap }) => objectiveGap),
+    timeGaps: results.map(({ timeGap }) => timeGap),
+    greedyObjectiveGaps: results.map(({ greedyObjectiveGap }) => greedyObjectiveGap),
+    numBelowBound: results.reduce((sum, each) => sum + each.numBelowBound, 0),
+  };
+}
+
+interface Instance {
+  readonly options: Omit<EvaluateDispatchOptions, "placement">;
+  readonly ranks: number;
+  readonly chunksPerRank: number;
+}
+
+function drawInstance(index: number, draw: () => number): Instance {
+  const ranks = index % 2 === 0 ? 2 : 3;
+  const chunksPerRank = ranks === 2 ? 3 + Math.floor(draw() * 3) : 2 + Math.floor(draw() * 2);
+  const length = ranks * chunksPerRank * CHUNK_SIZE;
+  const row = [4, 16, 64][index % 3]!;
+  const cost = { pair: 1, backwardPair: 2.5, row, gradientRow: 2 * row, latency: 0, backward: index % 2 };
+  return { options: { mask: drawMask(length, draw), length, ranks, cost }, ranks, chunksPerRank };
+}
+
+/** Compares all placements of one instance with the result of dispatch, its greedy candidate and the lower bounds. */
+function comparePlacements({ options, ranks, chunksPerRank }: Instance) {
+  const dispatchOptions = { ...options, chunkSize: CHUNK_SIZE };
+  const bounds = dispatchBounds(dispatchOptions);
+  let [minObjective, minTime] = [Number.POSITIVE_INFINITY, Number.POSITIVE_INFINITY];
+  let [placements, numBelowBound] = [0, 0];
+  for (const placement of enumeratePlacements(ranks, chunksPerRank)) {
+    const { objective, time } = evaluateDispatch({ ...options, placement });
+    minObjective = Math.min(minObjective, objective);
+    minTime = Math.min(minTime, time);
+    placements++;
+    if (time < bounds.time * (1 - 1e-9) || objective < bounds.objective * (1 - 1e-9)) numBelowBound++;
+  }
+  const result = evaluateDispatch({ ...options, placement: dispatch(dispatchOptions) });
+  const greedyCandidate = dispatchCandidates(dispatchOptions).find(({ name }) => name === "greedy")!;
+  return {
+    placements,
     numBelowBound,
+    objectiveGap: relativeGap(result.objective, minObjective),
+    timeGap: relativeGap(result.time, minTime),
+    greedyObjectiveGap: relativeGap(greedyCandidate.objective, minObjective),
   };
 }
 
