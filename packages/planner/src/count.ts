@@ -62,7 +62,6 @@ function createEmptyTraffic(): MutableTraffic {
 
 function countRankTraffic(record: AttentionRecord, recordedRank: RecordedRank): TrafficCount["ranks"][number] {
   const trafficByPhase = { forward: new Map<string, MutableTraffic>(), backward: new Map<string, MutableTraffic>() };
-  const { views } = recordedRank.tape;
   const groupMessages = new GroupMessages(record, record.options.hosts);
   let phase: Message["phase"] = "forward";
   const event = recordedRank.tape.read();
@@ -72,18 +71,24 @@ function countRankTraffic(record: AttentionRecord, recordedRank: RecordedRank): 
     const { name } = record.groups[event.arg(1)]!;
     let totals = trafficByPhase[phase].get(name);
     if (!totals) trafficByPhase[phase].set(name, (totals = createEmptyTraffic()));
-    // There are millions of messages, too many to create an object for each.
-    for (let i = 3; isBatch(event.op) && i < event.count; i += 3) {
-      if (event.arg(i) === recordedRank.tape.rank) continue;
-      const { layout, bytes } = views[event.arg(i + 2)]!;
-      addTraffic(event.arg(i + 1) === 1 ? totals.sent : totals.received, layout.size, bytes);
+    if (isBatch(event.op)) {
+      addBatch(totals, recordedRank, event);
+      continue;
     }
-    if (isBatch(event.op)) continue;
     for (const { isSent, elements, bytes } of eventTransfers(groupMessages, recordedRank, event) ?? []) {
       addTraffic(isSent ? totals.sent : totals.received, elements, bytes);
     }
   }
   return { forward: totalTraffic(trafficByPhase.forward), backward: totalTraffic(trafficByPhase.backward) };
+}
+
+/** Adds the messages of a batch. There are millions of them, too many to create an object for each. */
+function addBatch(totals: MutableTraffic, { tape }: RecordedRank, event: TapeReader): void {
+  for (let i = 3; i < event.count; i += 3) {
+    if (event.arg(i) === tape.rank) continue;
+    const { layout, bytes } = tape.views[event.arg(i + 2)]!;
+    addTraffic(event.arg(i + 1) === 1 ? totals.sent : totals.received, layout.size, bytes);
+  }
 }
 
 function addTraffic(totals: MutableTotals, elements: number, bytes: number): void {
