@@ -28,7 +28,7 @@ MOSAIC_INLINE void narrow(const float* from, uint16_t* to, int64_t n, Convert co
 
 template <class Element>
 MOSAIC_INLINE void gather(const Element* from, int64_t stride, Element* to, int64_t n) {
-  if (stride == 0) {  // a broadcast scalar: a loop that compilers vectorise
+  if (stride == 0) {  // a broadcast scalar: a loop that compilers vectorize
     const Element value = *from;
     for (int64_t i = 0; i < n; i++) to[i] = value;
     return;

@@ -27,8 +27,8 @@ MOSAIC_INLINE RowStatistics rowStatistics(const float* x, int64_t n, bool isCent
   using V = typename T::Vec;
   const float count = static_cast<float>(n);
   const float mean = isCentered ? sumRow<T>(x, x, n, [](V v, V) { return v; }) / count : 0.0f;
-  const V centre = T::set1(mean);
-  const float variance = sumRow<T>(x, x, n, [&](V v, V) { return (v - centre) * (v - centre); }) / count;
+  const V center = T::set1(mean);
+  const float variance = sumRow<T>(x, x, n, [&](V v, V) { return (v - center) * (v - center); }) / count;
   return {mean, 1.0f / __builtin_sqrtf(variance + epsilon)};
 }
 
@@ -64,7 +64,7 @@ MOSAIC_NOINLINE void normBackwardRow(float* dx, const float* x, const float* dy,
                                      bool isCentered, const float* weight, float* const (&partial)[2], int64_t n) {
   using V = typename T::Vec;
   const V mean = T::set1(statistics.mean), rstd = T::set1(statistics.rstd);
-  map2<T>(dx, x, dy, n, [&](V v, V g) { return (v - mean) * rstd * g; });  // normalised x · dy
+  map2<T>(dx, x, dy, n, [&](V v, V g) { return (v - mean) * rstd * g; });  // normalized x · dy
   applyBinary<T>(BinaryOp::Add, partial[0], partial[0], dx, n);
   applyBinary<T>(BinaryOp::Add, partial[1], partial[1], dy, n);
   const float count = static_cast<float>(n);

@@ -153,7 +153,7 @@ void Allocator::free(Block* block) {
   poolOf(block).insert(block);
 }
 
-// Coalesces a block with its right neighbour.
+// Coalesces a block with its right neighbor.
 void Allocator::coalesce(Block* previous) {
   Block* successor = previous->next;
   previous->size += successor->size;

@@ -20,7 +20,7 @@ struct MemoryStats {
 
 struct Segment;
 
-/// A part of a segment, used or free. When it is freed it is coalesced with free neighbours.
+/// A part of a segment, used or free. When it is freed it is coalesced with free neighbors.
 struct Block {
   std::byte* data;
   size_t size;

@@ -11,7 +11,7 @@ namespace mosaic {
 
 struct Avx512Bf16 : Avx512 {
   static constexpr Isa isa = Isa::Avx512Bf16;
-  /// Each lane holds two neighbours along the reduction dimension, the first in the low half.
+  /// Each lane holds two neighbors along the reduction dimension, the first in the low half.
   using Pairs = __m512i;
 
   MOSAIC_INLINE Pairs loadPairs(const uint32_t* p) { return _mm512_loadu_si512(p); }

@@ -132,7 +132,7 @@ struct Neon {
 /// FEAT_BF16: Neoverse V1, N2, V2 (Graviton 3 and 4, Grace). Adds the members for pairs.
 struct NeonBf16 : Neon {
   static constexpr Isa isa = Isa::NeonBf16;
-  /// Each lane holds two neighbours along the reduction dimension, the first in the low half.
+  /// Each lane holds two neighbors along the reduction dimension, the first in the low half.
   using Pairs = uint32x4_t;
 
   MOSAIC_INLINE void storeBf16(uint16_t* p, Vec v) {

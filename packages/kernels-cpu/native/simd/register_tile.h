@@ -1,7 +1,7 @@
 // The inner loop shared by attention and matrix multiplication: a register tile of C = A · B.
 //
 // B is read as vectors, from a packed panel or from plain rows. A is read element by element and broadcast from memory,
-// which is a load and does not use the multiply pipes. Elements are float32, or pairs of bfloat16 that are neighbours
+// which is a load and does not use the multiply pipes. Elements are float32, or pairs of bfloat16 that are neighbors
 // along the reduction dimension. A trait has products of pairs if it has a member `dot` (avx512_bf16.h), or tile
 // registers (amx.h).
 #pragma once

@@ -1,4 +1,4 @@
-// Converts views into loops for kernels: broadcast, with neighbouring axes merged where all operands allow it.
+// Converts views into loops for kernels: broadcast, with neighboring axes merged where all operands allow it.
 #pragma once
 
 #include <algorithm>

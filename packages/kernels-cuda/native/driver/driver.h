@@ -27,7 +27,7 @@ class CallError : public std::runtime_error {
 /// 12.
 constexpr int kMinDriverVersion = 12000;
 
-/// Returns the process's driver, initialised. The library is $MOSAIC_CUDA_LIBRARY, else libcuda.so.1. Throws
+/// Returns the process's driver, initialized. The library is $MOSAIC_CUDA_LIBRARY, else libcuda.so.1. Throws
 /// DriverError; after one success it never throws.
 const Driver& driver();
 

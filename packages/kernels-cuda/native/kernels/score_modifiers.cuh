@@ -116,7 +116,7 @@ struct TileModifiers {
   DEVICE uint32_t drawDropoutMask(PairOf pairOf) const {
     if (modifiers.dropoutThreshold == 0) return 0;
     uint32_t mask = 0, words[4] = {};
-    uint64_t lastCounter = ~uint64_t{0};  // one counter has the words of four neighbouring keys
+    uint64_t lastCounter = ~uint64_t{0};  // one counter has the words of four neighboring keys
 #pragma unroll 1
     for (int i = 0; i < N * W; i++) {
       const Pair pair = pairOf(i / W, i % W);

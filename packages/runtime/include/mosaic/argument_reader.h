@@ -23,7 +23,7 @@ class ArgumentReader {
   }
 
   double number() { return *next_++; }
-  /// Throws std::invalid_argument for NaN and numbers outside of int64, whose conversion would be undefined behaviour.
+  /// Throws std::invalid_argument for NaN and numbers outside of int64, whose conversion would be undefined behavior.
   int64_t integer() {
     const double value = *next_++;
     if (value >= -0x1p63 && value < 0x1p63) return static_cast<int64_t>(value);

@@ -22,7 +22,7 @@ constexpr int64_t kDivergenceTimeoutNs = 3'000'000'000, kValueTimeoutNs = 1'000'
 /// The root keeps at most 65 536 values and 256 MiB per world; exiting ranks may use half of each.
 constexpr size_t kMaxExitKeys = 32'768, kMaxExitBytes = 128 << 20;
 
-/// Keys of values that an exiting rank publishes: its calls, and which rank of a pair of neighbours in a group exits
+/// Keys of values that an exiting rank publishes: its calls, and which rank of a pair of neighbors in a group exits
 /// first.
 std::string callsKey(uint32_t rank) { return "calls/" + std::to_string(rank); }
 std::string pairKey(uint32_t a, uint32_t b) {
@@ -203,11 +203,11 @@ std::optional<std::string> Engine::findDivergenceFromExited(uint32_t peer) {
   return std::nullopt;
 }
 
-/// Ranks may close in any order, and none waits for another. Therefore neighbours in a group compare their calls: the
+/// Ranks may close in any order, and none waits for another. Therefore neighbors in a group compare their calls: the
 /// one that closes later reads those that the other published. If two ranks made different numbers of calls, perhaps
 /// because one has failed, they must agree on the calls that both made.
 std::optional<std::string> Engine::compareCallsAtClose() {
-  std::set<uint32_t> neighbours;
+  std::set<uint32_t> neighbors;
   std::string ownCalls;
   {
     const std::lock_guard lock(mutex_);
@@ -216,14 +216,14 @@ std::optional<std::string> Engine::compareCallsAtClose() {
     ownCalls = log_.serializeCalls(std::min<size_t>(kMaxExitBytes / options_.size, kMaxValueBytes));
     for (size_t i = 0; i < groups_.size() && (i + 2) * options_.size <= kMaxExitKeys; i++) {
       const auto& group = groups_[i];
-      if (group->rank > 0) neighbours.insert(group->ranks[group->rank - 1]);
-      if (group->rank + 1 < group->size()) neighbours.insert(group->ranks[group->rank + 1]);
+      if (group->rank > 0) neighbors.insert(group->ranks[group->rank - 1]);
+      if (group->rank + 1 < group->size()) neighbors.insert(group->ranks[group->rank + 1]);
     }
   }
-  if (neighbours.empty()) return std::nullopt;
+  if (neighbors.empty()) return std::nullopt;
   control_->put(callsKey(options_.rank), ownCalls);
-  for (const uint32_t peer : neighbours) control_->put(pairKey(options_.rank, peer), std::to_string(options_.rank));
-  for (const uint32_t peer : neighbours) {
+  for (const uint32_t peer : neighbors) control_->put(pairKey(options_.rank, peer), std::to_string(options_.rank));
+  for (const uint32_t peer : neighbors) {
     // The first value of a key is kept, so it names the rank that closed first.
     const auto firstClosedRank = control_->find(pairKey(options_.rank, peer), kValueTimeoutNs);
     if (!firstClosedRank || *firstClosedRank != std::to_string(peer)) continue;

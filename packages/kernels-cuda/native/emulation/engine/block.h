@@ -295,7 +295,7 @@ struct Block {
     const std::string place = " at shared-memory offset " + std::to_string(word * 4);
     const Shadow& shadowWord = shadow[word];
     if (shadowWord.pending & kCopyPending) fail("read of shared memory with a copy in flight" + place);
-    if (!shadowWord.writer) fail("read of uninitialised shared memory" + place);
+    if (!shadowWord.writer) fail("read of uninitialized shared memory" + place);
     fail("data race: read" + place + " of data written by " + actorName(shadowWord.writer));
   }
 
