@@ -114,7 +114,7 @@ async function sendMessage(page, text) {
   await page.press("#prompt", "Enter");
 }
 
-/** Checks that an answer is not wider than the page, and that colours have enough contrast. */
+/** Checks that an answer is not wider than the page, and that colors have enough contrast. */
 async function checkAppearance(page, name) {
   await enterApiKey(page);
   await page.fill("#tokens", "60");

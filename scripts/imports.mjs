@@ -52,9 +52,9 @@ export function findCycles(graph) {
     index.set(node, index.size);
     lowLinks.set(node, index.get(node));
     stack.push(node);
-    for (const neighbour of graph.get(node) ?? []) {
-      if (!index.has(neighbour)) visit(neighbour);
-      if (stack.includes(neighbour)) lowLinks.set(node, Math.min(lowLinks.get(node), lowLinks.get(neighbour)));
+    for (const neighbor of graph.get(node) ?? []) {
+      if (!index.has(neighbor)) visit(neighbor);
+      if (stack.includes(neighbor)) lowLinks.set(node, Math.min(lowLinks.get(node), lowLinks.get(neighbor)));
     }
     if (lowLinks.get(node) !== index.get(node)) return;
     const component = new Set(stack.splice(stack.indexOf(node)));
@@ -71,11 +71,11 @@ function findPathBack(graph, start, component) {
   const queue = [[start]];
   const visited = new Set();
   for (const path of queue) {
-    for (const neighbour of graph.get(path.at(-1)) ?? []) {
-      if (neighbour === start) return [...path, start];
-      if (!component.has(neighbour) || visited.has(neighbour)) continue;
-      visited.add(neighbour);
-      queue.push([...path, neighbour]);
+    for (const neighbor of graph.get(path.at(-1)) ?? []) {
+      if (neighbor === start) return [...path, start];
+      if (!component.has(neighbor) || visited.has(neighbor)) continue;
+      visited.add(neighbor);
+      queue.push([...path, neighbor]);
     }
   }
   return undefined;

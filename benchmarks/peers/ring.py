@@ -91,7 +91,7 @@ def backward(d_out, q, k, v, out, lse, causal):
     size = dist.get_world_size()
     dq = torch.zeros(q.shape)
     dk, dv = torch.zeros(k.shape), torch.zeros(v.shape)
-    travelling = None
+    traveling = None
     for step in range(size):
         if step + 1 < size:
             following, work = exchange([k, v])
@@ -102,17 +102,17 @@ def backward(d_out, q, k, v, out, lse, causal):
             d_rows.contiguous(), q_rows.contiguous(), k_rows, v_rows, out_rows.contiguous(), lse_rows.contiguous(), 0.0, diagonal
         )
         part(dq, rows).add_(block[0])
-        if travelling is not None:
-            finish(travelling[1])
-            dk, dv = travelling[0]
+        if traveling is not None:
+            finish(traveling[1])
+            dk, dv = traveling[0]
         part(dk, keys).add_(block[1])
         part(dv, keys).add_(block[2])
-        travelling = exchange([dk, dv])
+        traveling = exchange([dk, dv])
         if step + 1 < size:
             finish(work)
             k, v = following
-    finish(travelling[1])
-    dk, dv = travelling[0]
+    finish(traveling[1])
+    dk, dv = traveling[0]
     return dq.to(q.dtype), dk.to(k.dtype), dv.to(v.dtype)
 
 

@@ -17,7 +17,7 @@ export interface Group {
 export interface ChartOptions {
   readonly title: string;
   readonly subtitle: string;
-  /** The largest value that is drawn. Longer bars are cut there and labelled with their number. */
+  /** The largest value that is drawn. Longer bars are cut there and labeled with their number. */
   readonly maxValue: number;
   readonly markedValues: readonly number[];
   readonly format: (value: number) => string;
@@ -30,7 +30,7 @@ const colors: Readonly<Record<string, ColorPair>> = {
   mark: ["#009e73", "#2fc79b"],
 };
 
-/** Draws groups in two columns. Bars below the first mark have another colour. */
+/** Draws groups in two columns. Bars below the first mark have another color. */
 export function barChart(groups: readonly Group[], options: ChartOptions): string {
   const { title, subtitle } = options;
   const body = [

@@ -187,7 +187,7 @@ export interface PairedTimings {
 }
 
 /**
- * Returns Mosaic's speed relative to the baseline: the median over neighbouring turns, and the ratio of the fastest
+ * Returns Mosaic's speed relative to the baseline: the median over neighboring turns, and the ratio of the fastest
  * turns.
  */
 export function createBaselineRow(

@@ -2,7 +2,7 @@ import { escape, rect, formatCoordinate, text } from "@mosaic/planner/svg";
 
 const SERIES_COLORS = ["#3366cc", "#e08214", "#2a9d6f", "#b5446e", "#7a5cc4"] as const;
 
-/** Grey, for secondary text and lines. */
+/** Gray, for secondary text and lines. */
 export const TEXT_GRAY = "#69727f";
 const TEXT_COLOR = "#1c2330";
 const FONT = "font-family=\"'DejaVu Sans', 'Helvetica Neue', Arial, sans-serif\"";
@@ -62,7 +62,7 @@ export function axisTicks([low, high]: readonly [number, number], numIntervals =
   );
 }
 
-/** Returns small grey text. */
+/** Returns small gray text. */
 export function smallText(position: { x: number; y: number }, content: string, attributes = ""): string {
   return text(position.x, position.y, content, `font-size="11" fill="${TEXT_GRAY}" ${attributes}`);
 }

@@ -53,19 +53,19 @@ describe("drawTimeline", () => {
     expect(svg).toContain("<title>Two &lt;ranks&gt; &amp; one ring</title>");
   });
 
-  it("draws a bar for every block, coloured by source, and a legend", () => {
+  it("draws a bar for every block, colored by source, and a legend", () => {
     expect(svg.match(/queries of rank \d attend to keys and values of rank \d/g)).toHaveLength(6);
     expect(svg).toContain("queries of rank 1 attend to keys and values of rank 1, backward: 2 s to 4 s");
     expect(svg).toContain("sends 12 MB, K, V of rank 0 to rank 1: 0 s to 250 ms");
     expect(svg).toContain("K, V, 12 MB in 250 ms");
   });
 
-  it("shows the owners of queries that other ranks attend, and all colours of shared blocks", () => {
+  it("shows the owners of queries that other ranks attend, and all colors of shared blocks", () => {
     const sharedSvg = drawTimeline(sharedLanes, caption);
     const block = /<g><title>queries of all ranks attend to keys and values of all ranks: 0 s to 4 s<.*?<\/g>/.exec(
       sharedSvg,
     )![0];
-    expect([...block.matchAll(/fill="(#\w+)"/g)].map(([, colour]) => colour)).toEqual([
+    expect([...block.matchAll(/fill="(#\w+)"/g)].map(([, color]) => color)).toEqual([
       "#3366cc",
       "#e08214",
       "#3366cc",

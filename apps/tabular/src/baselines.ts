@@ -70,9 +70,9 @@ export function logisticRegression({
 }
 
 /** Returns the shares of the classes among the k nearest rows by Euclidean distance. Cover and Hart 1967. */
-export function nearestNeighbours(task: ClassificationTask, k = 15): Probabilities {
+export function nearestNeighbors(task: ClassificationTask, k = 15): Probabilities {
   const { width, classCount, trainFeatures, labels, testFeatures } = task;
-  const numNeighbours = Math.min(k, labels.length);
+  const numNeighbors = Math.min(k, labels.length);
   return mapRows(testFeatures.length / width, classCount, (row) => {
     const distances = Array.from(labels, (label, trainRow) => {
       let squaredDistance = 0;
@@ -81,8 +81,8 @@ export function nearestNeighbours(task: ClassificationTask, k = 15): Probabiliti
       return { squaredDistance, label };
     });
     const classShares = new Float64Array(classCount);
-    for (const { label } of distances.toSorted((a, b) => a.squaredDistance - b.squaredDistance).slice(0, numNeighbours))
-      classShares[label]! += 1 / numNeighbours;
+    for (const { label } of distances.toSorted((a, b) => a.squaredDistance - b.squaredDistance).slice(0, numNeighbors))
+      classShares[label]! += 1 / numNeighbors;
     return classShares;
   });
 }

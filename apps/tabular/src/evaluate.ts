@@ -1,5 +1,5 @@
 import type { Context } from "@mosaic/attention";
-import { logisticRegression, multiclassAuc, nearestNeighbours, type ClassificationTask } from "./baselines.ts";
+import { logisticRegression, multiclassAuc, nearestNeighbors, type ClassificationTask } from "./baselines.ts";
 import { assignRows } from "./batch.ts";
 import { countRows, loadDataset, type DatasetName, selectRows, standardize } from "./datasets.ts";
 import type { TabularModel } from "./model.ts";
@@ -13,14 +13,14 @@ export interface Comparison {
   readonly knownRows: number;
   readonly model: readonly number[];
   readonly logistic: readonly number[];
-  readonly neighbours: readonly number[];
+  readonly neighbors: readonly number[];
 }
 
 export const mean = (values: readonly number[]): number => values.reduce((a, b) => a + b, 0) / values.length;
 
 /** Returns the difference of the model's mean and the better baseline's mean. Negative if the baseline is better. */
-export function meanGain({ model, logistic, neighbours }: Comparison): number {
-  return mean(model) - Math.max(mean(logistic), mean(neighbours));
+export function meanGain({ model, logistic, neighbors }: Comparison): number {
+  return mean(model) - Math.max(mean(logistic), mean(neighbors));
 }
 
 /** Options of a comparison: the table, the seeds, and the model's ensemble. */
@@ -43,7 +43,7 @@ export async function compareMethods(
   const fullTable = loadDataset(name);
   const rows = countRows(fullTable);
   const knownRows = Math.min(500, Math.floor(rows / 2));
-  const aucs = { model: [] as number[], logistic: [] as number[], neighbours: [] as number[] };
+  const aucs = { model: [] as number[], logistic: [] as number[], neighbors: [] as number[] };
   for (const seed of seeds) {
     const table = selectRows(fullTable, new Random(seed).permutation(rows));
     const classCount = table.classes.length;
@@ -61,7 +61,7 @@ export async function compareMethods(
       testFeatures: features.subarray(knownRows * width),
     };
     aucs.logistic.push(computeAuc(logisticRegression(task)));
-    aucs.neighbours.push(computeAuc(nearestNeighbours(task)));
+    aucs.neighbors.push(computeAuc(nearestNeighbors(task)));
   }
   return { name, rows, knownRows, ...aucs };
 }

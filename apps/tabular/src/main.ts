@@ -42,8 +42,8 @@ else {
     `${"table".padEnd(10)}${"rows".padStart(6)}${"known".padStart(7)}   model                 logistic              15 nearest neighbors`,
   );
   for (const comparison of comparisons) {
-    const { name, rows, knownRows, model: modelScores, logistic, neighbours } = comparison;
-    const scoresText = [modelScores, logistic, neighbours].map((scores) => describeScores(scores).padEnd(22)).join("");
+    const { name, rows, knownRows, model: modelScores, logistic, neighbors } = comparison;
+    const scoresText = [modelScores, logistic, neighbors].map((scores) => describeScores(scores).padEnd(22)).join("");
     console.log(`${name.padEnd(10)}${String(rows).padStart(6)}${String(knownRows).padStart(7)}   ${scoresText}`);
   }
   const minGain = Math.min(...comparisons.map(meanGain));

@@ -65,9 +65,9 @@ export const sampleNetworkTable: Mechanism = (random, { rows, columns, scores })
 /** Returns a sampler of causes that are normally distributed, or clustered around a few centers. */
 function createCauseSampler(random: Random, numCauses: number): () => Float64Array {
   if (random.uniform() < 0.6) return () => Float64Array.from({ length: numCauses }, () => random.normal());
-  const centres = randomMatrix(random, random.integer(2, 5), numCauses, 2);
+  const centers = randomMatrix(random, random.integer(2, 5), numCauses, 2);
   const clusterStd = 0.2 + 0.8 * random.uniform();
-  return () => random.choice(centres).map((centre) => centre + clusterStd * random.normal());
+  return () => random.choice(centers).map((center) => center + clusterStd * random.normal());
 }
 
 /** Features are correlated, and scores are weighted sums of them. */
@@ -86,7 +86,7 @@ export const sampleLinearTable: Mechanism = (random, { rows, columns, scores }) 
 export const sampleGroupTable: Mechanism = (random, { rows, columns, scores }) => {
   const numGroups = random.integer(2, 5);
   const distance = 0.5 + 2.5 * random.uniform();
-  const centres = randomMatrix(random, numGroups, columns, distance * Math.sqrt(columns));
+  const centers = randomMatrix(random, numGroups, columns, distance * Math.sqrt(columns));
   const drawRow = createFeatureSampler(random, columns);
   const weights = sparseMatrix(random, scores, columns);
   const offsetShare = random.uniform();
@@ -97,7 +97,7 @@ export const sampleGroupTable: Mechanism = (random, { rows, columns, scores }) =
     const groupIndex = random.integer(0, numGroups - 1);
     const rowFeatures = drawRow();
     return {
-      features: rowFeatures.map((x, i) => x + centres[groupIndex]![i]!),
+      features: rowFeatures.map((x, i) => x + centers[groupIndex]![i]!),
       scores: matrixVectorProduct(weights, rowFeatures).map(
         (x, i) => (1 - offsetShare) * x + offsetShare * offsets[groupIndex]![i]!,
       ),

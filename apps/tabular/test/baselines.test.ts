@@ -1,5 +1,5 @@
 import { describe, expect, it } from "vitest";
-import { logisticRegression, multiclassAuc, nearestNeighbours, rocAuc } from "../src/baselines.ts";
+import { logisticRegression, multiclassAuc, nearestNeighbors, rocAuc } from "../src/baselines.ts";
 import { Random } from "../src/random.ts";
 
 describe("rocAuc", () => {
@@ -86,7 +86,7 @@ describe("logisticRegression", () => {
   });
 });
 
-describe("nearestNeighbours", () => {
+describe("nearestNeighbors", () => {
   it("averages the classes of the nearest rows", () => {
     const task = {
       width: 1,
@@ -94,7 +94,7 @@ describe("nearestNeighbours", () => {
       trainFeatures: Float32Array.from([0, 1, 2, 10, 11, 12]),
       labels: Uint8Array.from([0, 0, 1, 1, 1, 1]),
     };
-    expect([...nearestNeighbours({ ...task, testFeatures: Float32Array.from([0.5, 11]) }, 3)]).toEqual([
+    expect([...nearestNeighbors({ ...task, testFeatures: Float32Array.from([0.5, 11]) }, 3)]).toEqual([
       2 / 3,
       1 / 3,
       0,

@@ -263,6 +263,6 @@ test("with queriesTravel, the last queries of a document are sent to its keys", 
   const lastRankOptions = { mesh, ...sizes, call: { at: { sp: 3 }, mask, queries: tokens, keys: tokens } };
   const [q, out, kv] = [8 * 64 * 2, 8 * (64 + 1) * 4, 2 * 4 * 64 * 2];
   expect(flexTraffic(lastRankOptions).forward).toMatchObject({ bytesReceived: 300 * kv, bytesSent: 0 });
-  const travellingTraffic = flexTraffic({ ...lastRankOptions, queriesTravel: true }).forward;
-  expect(travellingTraffic).toMatchObject({ bytesReceived: 3 * 10 * out, bytesSent: 3 * 10 * q });
+  const travelingTraffic = flexTraffic({ ...lastRankOptions, queriesTravel: true }).forward;
+  expect(travelingTraffic).toMatchObject({ bytesReceived: 3 * 10 * out, bytesSent: 3 * 10 * q });
 });

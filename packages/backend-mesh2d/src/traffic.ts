@@ -57,7 +57,7 @@ export type Mesh2DTrafficOptions = OptionsOf<typeof mesh2dTrafficOptions>;
  * const tokens = layoutOf({ mesh, axes: ["sp"], placement: contiguous(), length: 400 });
  * const call = { at: { sp: 0 }, mask: masks.full().slices(400, 400), queries: tokens, keys: tokens };
  * const sizes = { batch: 1, numHeads: 2, numKvHeads: 2, headDim: 8, dtype: "float32" } as const;
- * // 100 queries, keys and values of 16 numbers each to one neighbour; out and lse of 100 queries back.
+ * // 100 queries, keys and values of 16 numbers each to one neighbor; out and lse of 100 queries back.
  * mesh2dTraffic({ mesh, shape: [2, 2], call, ...sizes }).forward.bytesSent; // => 26400
  * ```
  */

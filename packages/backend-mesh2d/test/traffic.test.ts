@@ -41,7 +41,7 @@ describe.each(listGrids(8))("%d × %d", (rows, columns) => {
       backendTrials({ mesh, axes: ["sp"] }, { placement, dtype: i % 2 ? "float32" : "bfloat16", seed: 1 }),
     );
     trials.push(...batchTrials({ mesh, axes: ["sp"] }));
-    // Every fourth trial, with alternating schedule variants. Neighbouring grids have the other trials.
+    // Every fourth trial, with alternating schedule variants. Neighboring grids have the other trials.
     const selectedTrials = trials
       .filter((_, i) => (i + rows + columns) % 4 === 0)
       .map((trial, i) => ({ trial, way: scheduleVariants[(i + rows) % scheduleVariants.length]! }));

@@ -14,7 +14,7 @@ import {
 // source, which always has it.
 
 /**
- * Returns the peer from which `rank` receives the KV block of `step`: the left neighbour if it had the block, else the
+ * Returns the peer from which `rank` receives the KV block of `step`: the left neighbor if it had the block, else the
  * source.
  */
 export function recvPeer({ size, needsKv }: DependencyTable, rank: number, step: number): number | undefined {
@@ -25,7 +25,7 @@ export function recvPeer({ size, needsKv }: DependencyTable, rank: number, step:
 }
 
 /**
- * Returns the peer to which `rank` sends the dK and dV sums of `step`: the right neighbour if it adds to them next,
+ * Returns the peer to which `rank` sends the dK and dV sums of `step`: the right neighbor if it adds to them next,
  * else the owner.
  */
 export function sendPeer({ size, needsKv }: DependencyTable, rank: number, step: number): number | undefined {

@@ -205,14 +205,14 @@ export interface BackwardSteps extends Partial<Pick<BackwardKeys, "numFirstRows"
 
 /**
  * Yields the steps with the gradients of K and V. The sums in `dk` and `dv` of a step are sent while the next step
- * computes: to the right neighbour, which then computes on the same keys, or, from the last rank that needs the keys,
+ * computes: to the right neighbor, which then computes on the same keys, or, from the last rank that needs the keys,
  * to their owner, which adds them to `grads`. Gradients that a rank computes for its local keys are never sent. With
  * `numFirstRows`, step 0 covers that many local keys, and an additional step, after the last gradients are sent, covers
  * the rest.
  *
- * A step computes into a separate buffer, to which the sum of the neighbour is added once both are complete.
- * Accumulating directly into the neighbour's sum would save this pass over S·D numbers (of about S²·D), but the sum
- * arrives only after the neighbour's step, so the transfer could not overlap with any computation.
+ * A step computes into a separate buffer, to which the sum of the neighbor is added once both are complete.
+ * Accumulating directly into the neighbor's sum would save this pass over S·D numbers (of about S²·D), but the sum
+ * arrives only after the neighbor's step, so the transfer could not overlap with any computation.
  */
 export function* rotateGradients(
   group: ProcessGroup,

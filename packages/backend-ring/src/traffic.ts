@@ -27,9 +27,9 @@ export type RingTrafficOptions = OptionsOf<typeof ringTrafficOptions>;
  * Computes, in closed form, the bytes and messages that one rank sends and receives along the ring's axis.
  *
  * Forward: a rank receives K and V of every chunk of another rank that it needs, once. It forwards a chunk if its right
- * neighbour also needs it, and sends its own chunk to the first rank of every run of adjacent ranks that need it.
+ * neighbor also needs it, and sends its own chunk to the first rank of every run of adjacent ranks that need it.
  * Backward: the same transfers of K and V, and float32 dK and dV in proportion: a rank sends sums for every chunk that
- * it receives, to its right neighbour or, at the end of a run, to the owner of the chunk. A chunk is two messages.
+ * it receives, to its right neighbor or, at the end of a run, to the owner of the chunk. A chunk is two messages.
  *
  * @example
  * ```ts
@@ -84,7 +84,7 @@ function receivedRows({ size, needsKv, keyRows }: DependencyTable, rank: number)
     .map(keyRows);
 }
 
-/** Returns the rows of each received chunk that the right neighbour also needs and does not own. */
+/** Returns the rows of each received chunk that the right neighbor also needs and does not own. */
 function forwardedRows({ size, needsKv, keyRows }: DependencyTable, rank: number): number[] {
   const right = modulo(rank + 1, size);
   return otherRanks(rank, size)
@@ -100,7 +100,7 @@ function originatedRows({ size, needsKv, keyRows }: DependencyTable, rank: numbe
     .map(() => keyRows(rank));
 }
 
-/** Returns all other ranks in ring order, starting with the right neighbour. */
+/** Returns all other ranks in ring order, starting with the right neighbor. */
 function otherRanks(rank: number, size: number): number[] {
   return Array.from({ length: size - 1 }, (_, i) => modulo(rank + 1 + i, size));
 }

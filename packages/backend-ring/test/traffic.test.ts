@@ -87,7 +87,7 @@ test("a causal mask on contiguous shards sends half the bytes of a full ring", a
   const traffic = await measureTrial(size, createEvenTrial(size, [{ q0: 0, q1: 32, k0: 0, k1: 32, type: "causal" }]));
   const chunk = 2 * (2 * 8 * 4) * 4;
   // Rank r receives K and V of the r ranks before it, twice. It receives sums of those of these chunks that its left
-  // neighbour also had, and its own sums from the last rank, unless it is the last rank. Sending is the mirror image.
+  // neighbor also had, and its own sums from the last rank, unless it is the last rank. Sending is the mirror image.
   expect(traffic.map(({ bytesReceived }) => bytesReceived / chunk)).toEqual([
     0 + 0 + 1,
     2 + 0 + 1,

@@ -8,9 +8,9 @@ export type HostOf = (rank: number) => number;
 
 /** Every rank is on its own host: all pairs communicate over UCX. */
 export const oneHostPerRank: HostOf = (rank) => rank;
-/** Two ranks per host; an odd last rank is alone. Neighbours communicate over shared memory. */
+/** Two ranks per host; an odd last rank is alone. Neighbors communicate over shared memory. */
 export const twoRanksPerHost: HostOf = (rank) => Math.floor(rank / 2);
-/** Ranks alternate between two hosts: neighbours communicate over UCX, others over shared memory. */
+/** Ranks alternate between two hosts: neighbors communicate over UCX, others over shared memory. */
 export const alternatingHosts: HostOf = (rank) => rank % 2;
 /** All ranks are on one host: shared memory only. */
 export const oneHost: HostOf = () => 0;

@@ -18,7 +18,7 @@ interface Inputs {
   readonly dOut: Sample;
   readonly weight: Sample | null;
   readonly bias: Sample | null;
-  readonly centred: boolean;
+  readonly centered: boolean;
 }
 
 onEveryIsa("norms", (device) => {
@@ -31,15 +31,15 @@ onEveryIsa("norms", (device) => {
     [0, 8],
   ];
   const variants = [
-    { centred: true, affine: true },
-    { centred: true, affine: false },
-    { centred: false, affine: true },
-    { centred: false, affine: false },
+    { centered: true, affine: true },
+    { centered: true, affine: false },
+    { centered: false, affine: true },
+    { centered: false, affine: false },
   ];
 
   test.each(variants)(
-    "compute outputs and gradients with centred: $centred, affine: $affine",
-    async ({ centred, affine }) => {
+    "compute outputs and gradients with centered: $centered, affine: $affine",
+    async ({ centered, affine }) => {
       const random = createGenerator(21);
       for (const shape of shapes) {
         for (const dtype of shape[0] === 3 ? dtypes : (["float32"] as const)) {
@@ -49,8 +49,8 @@ onEveryIsa("norms", (device) => {
             x: createSample(device(), shape, { dtype, layout, value: () => random() * 3 + 1 }),
             dOut: createSample(device(), shape, { dtype, layout, value: random }),
             weight: affine ? createSample(device(), [n], { dtype, value: random }) : null,
-            bias: affine && centred ? createSample(device(), [n], { dtype, layout: "spread", value: random }) : null,
-            centred,
+            bias: affine && centered ? createSample(device(), [n], { dtype, layout: "spread", value: random }) : null,
+            centered,
           };
           expect(await firstWrongGradient(device(), inputs), `${shape} ${dtype}`).toBeUndefined();
         }
@@ -60,12 +60,12 @@ onEveryIsa("norms", (device) => {
 });
 
 async function firstWrongGradient(device: CpuDevice, inputs: Inputs): Promise<string | undefined> {
-  const { x, weight, bias, centred } = inputs;
+  const { x, weight, bias, centered } = inputs;
   const { shape, dtype } = x.x;
   const n = shape.at(-1)!;
   const columnShape = [...shape.slice(0, -1), 1];
   const stats = {
-    mean: centred ? device.empty(columnShape, "float32") : null,
+    mean: centered ? device.empty(columnShape, "float32") : null,
     rstd: device.empty(columnShape, "float32"),
   };
   using out = allocateWithLayout(device, shape, dtype, "dense");
@@ -75,8 +75,8 @@ async function firstWrongGradient(device: CpuDevice, inputs: Inputs): Promise<st
   for (const gradient of [dWeight, dBias]) if (gradient) device.kernels.fill(gradient, 1);
   const norm = { weight: weight?.x ?? null, bias: bias?.x ?? null, epsilon };
   const { kernels } = device;
-  kernels[centred ? "layerNorm" : "rmsNorm"](out, x.x, norm, stats);
-  kernels[centred ? "layerNormBackward" : "rmsNormBackward"](
+  kernels[centered ? "layerNorm" : "rmsNorm"](out, x.x, norm, stats);
+  kernels[centered ? "layerNormBackward" : "rmsNormBackward"](
     { dx, dWeight, dBias },
     x.x,
     inputs.dOut.x,
@@ -112,18 +112,18 @@ async function firstWrongGradient(device: CpuDevice, inputs: Inputs): Promise<st
 }
 
 function reference(inputs: Inputs, n: number): Record<"out" | "dx" | "rstd" | "dWeight" | "dBias", number[]> {
-  const { x, dOut, weight, bias, centred } = inputs;
+  const { x, dOut, weight, bias, centered } = inputs;
   const dWeight = new Array<number>(n).fill(1);
   const dBias = new Array<number>(n).fill(1);
   const [out, dx, rstds]: number[][] = [[], [], []];
   for (let start = 0; start < x.values.length; start += n) {
     const row = x.values.slice(start, start + n);
-    const mean = centred ? row.reduce((a, b) => a + b, 0) / n : 0;
+    const mean = centered ? row.reduce((a, b) => a + b, 0) / n : 0;
     const rstd = 1 / Math.sqrt(row.reduce((a, b) => a + (b - mean) ** 2, 0) / n + epsilon);
     const normalizedRow = row.map((value) => (value - mean) * rstd);
     const dy = dOut.values.slice(start, start + n);
     const weightedDy = dy.map((value, i) => value * (weight?.values[i] ?? 1));
-    const meanDy = centred ? weightedDy.reduce((a, b) => a + b, 0) / n : 0;
+    const meanDy = centered ? weightedDy.reduce((a, b) => a + b, 0) / n : 0;
     const projection = weightedDy.reduce((a, b, i) => a + b * normalizedRow[i]!, 0) / n;
     rstds!.push(rstd);
     for (let i = 0; i < n; i++) {

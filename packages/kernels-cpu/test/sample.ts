@@ -37,7 +37,7 @@ export function createGenerator(seed: number): () => number {
 const significandBits = { float32: 24, bfloat16: 8, float16: 11 } as const;
 const smallestExponent = { float32: -149, bfloat16: -133, float16: -24 } as const;
 
-/** Returns the distance from x to its neighbours in a dtype. */
+/** Returns the distance from x to its neighbors in a dtype. */
 export function ulp(x: number, dtype: DType): number {
   const exponent = x === 0 ? -Infinity : Math.floor(Math.log2(Math.abs(x)));
   return 2 ** Math.max(exponent - significandBits[dtype] + 1, smallestExponent[dtype]);
@@ -60,7 +60,7 @@ export function roundTo(x: number, dtype: DType): number {
 export type Layout = "dense" | "turned" | "spread" | "reversed axes";
 export const layouts: readonly Layout[] = ["dense", "turned", "spread", "reversed axes"];
 
-/** Creates an uninitialised tensor of a shape and layout. Views keep the storage alive. */
+/** Creates an uninitialized tensor of a shape and layout. Views keep the storage alive. */
 export function allocateWithLayout(device: CpuDevice, shape: readonly number[], dtype: DType, layout: Layout): Tensor {
   const rank = shape.length;
   if (layout === "dense" || rank === 0) return device.empty(shape, dtype);

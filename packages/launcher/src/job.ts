@@ -55,7 +55,7 @@ export interface LaunchOptions {
   readonly logDir?: string;
   /** Traces all ranks (MOSAIC_TRACE_DIR) and writes the page `<traceDir>/<run id>/index.html` when they have exited. */
   readonly traceDir?: string;
-  /** Lets ranks use colours (FORCE_COLOR), for output that is shown on a terminal. */
+  /** Lets ranks use colors (FORCE_COLOR), for output that is shown on a terminal. */
   readonly color?: boolean;
   /** Ends the job like SIGTERM. */
   readonly abort?: AbortSignal;

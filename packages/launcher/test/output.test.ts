@@ -153,7 +153,7 @@ describe("the console", () => {
     expect(renderEvents(events, { columns: undefined })).toBe("[1] hello\n[0] 100%\n");
   });
 
-  it("fills in the prefix and colours it by rank", () => {
+  it("fills in the prefix and colors it by rank", () => {
     const event = { text: "x", rank: 1, stream: "stderr" } as Partial<LaunchEvent>;
     expect(renderEvents([event], { prefix: "{host}/{rank}/{attempt}/{stream}/{rank} " })).toBe("n0/1/0/stderr/1 x\n");
     expect(renderEvents([event], { prefix: "", color: true })).toBe("x\n");
@@ -221,7 +221,7 @@ describe("output of ranks", () => {
     expect(objects.at(-1)).toMatchObject({ result: { outcome: "succeeded", exitCode: 0 } });
   });
 
-  it("is coloured on request, and ranks get FORCE_COLOR", async () => {
+  it("is colored on request, and ranks get FORCE_COLOR", async () => {
     const coloredOutcome = await run(["-n1", "--color=always", program("speak.mjs"), "color"]);
     expect(coloredOutcome.stdout).toBe("\u001b[36m[0] \u001b[0mFORCE_COLOR 1\n");
     const uncoloredOutcome = await run(["-n1", "--color=always", program("speak.mjs"), "color"], {

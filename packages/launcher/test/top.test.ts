@@ -144,7 +144,7 @@ describe("the table", () => {
     }
   });
 
-  it("fits small terminals, and colours the slowest rank if colours are enabled", () => {
+  it("fits small terminals, and colors the slowest rank if colors are enabled", () => {
     for (const columns of [20, 60, 80, 120])
       for (const line of formatTable(createSample(), { ...style, columns }))
         expect(line.length).toBeLessThanOrEqual(columns);

@@ -18,7 +18,7 @@ export interface HostTraffic {
  * import { ring } from "@mosaic/backend-ring";
  * import { countHostTraffic } from "@mosaic/planner";
  * const call = { backend: ring(), mesh: { sp: 4 }, tokens: 400, numHeads: 1, headDim: 8 };
- * // In the second arrangement neighbours in the ring are on different hosts: every hop goes between hosts.
+ * // In the second arrangement neighbors in the ring are on different hosts: every hop goes between hosts.
  * countHostTraffic(call, [[0, 0, 1, 1], [0, 1, 0, 1]]).map(({ forward }) => forward); // => [9600, 19200]
  * ```
  * @throws OptionError as `record` does, and for assignments that do not have one host for each rank.

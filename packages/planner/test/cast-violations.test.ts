@@ -115,7 +115,7 @@ test("prove reports gradient rows that are returned to the wrong owner", () => {
 
 const twoHosts = [0, 0, 1, 1];
 
-/** Whether these are rows of rank 0 that rank 3 receives in any cast, forwarded by its neighbour, rank 2. */
+/** Whether these are rows of rank 0 that rank 3 receives in any cast, forwarded by its neighbor, rank 2. */
 const isForwarded = ({ op }: CastSite, sender: number, receiver: number): boolean =>
   op === "groupCast" && sender === 0 && receiver === 3;
 

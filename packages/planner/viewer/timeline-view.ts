@@ -227,8 +227,8 @@ export class TimelineView {
       Home: () => this.showAll(),
       "0": () => this.showAll(),
       Escape: () => this.select(undefined),
-      n: () => this.#selectNeighbour(1),
-      p: () => this.#selectNeighbour(-1),
+      n: () => this.#selectNeighbor(1),
+      p: () => this.#selectNeighbor(-1),
       j: () => this.#changeRank(1),
       k: () => this.#changeRank(-1),
     };
@@ -237,7 +237,7 @@ export class TimelineView {
   }
 
   /** Selects the next event of the rank, or the first visible one. */
-  #selectNeighbour(step: 1 | -1): void {
+  #selectNeighbor(step: 1 | -1): void {
     const origin = this.#selectedEvent ?? {
       run: this.#shownRuns[0] ?? 0,
       rank: Math.floor(this.#view.first),
@@ -252,7 +252,7 @@ export class TimelineView {
 
   /** Selects what another rank does at the same time. */
   #changeRank(step: 1 | -1): void {
-    if (!this.#selectedEvent) return this.#selectNeighbour(1);
+    if (!this.#selectedEvent) return this.#selectNeighbor(1);
     const { run, rank, event } = this.#selectedEvent;
     const { ranks } = this.#runs[run]!;
     const nextRank = Math.min(ranks.length - 1, Math.max(0, rank + step));

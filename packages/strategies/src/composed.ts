@@ -40,7 +40,7 @@ export type ComposedOptions = OptionsOf<typeof composedOptions>;
  * the same heads then work along "seq", for example in a ring. Exact for any number of heads, forward and backward.
  * It is `ulysses` around another backend. (With a ring: "USP", Fang and Zhao 2024.)
  *
- * The axis "head" should have the fastest links: name it last in the mesh, so that its ranks are neighbours.
+ * The axis "head" should have the fastest links: name it last in the mesh, so that its ranks are neighbors.
  *
  * Throws an OptionError for unknown or invalid options. On a mesh other than its own, creating a module with it and
  * every call throw an OptionError before anything is sent.

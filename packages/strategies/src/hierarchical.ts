@@ -8,7 +8,7 @@ const hierarchicalAxesOptions = defineOptions("axes", {
   gpu: option.string({ default: "gpu" }),
 });
 export const hierarchicalOptions = defineOptions("hierarchical", {
-  /** Number of ranks per node. These are neighbours, as the launcher numbers them. */
+  /** Number of ranks per node. These are neighbors, as the launcher numbers them. */
   intraNodeSize: option.integer({ min: 1, expected: "an integer number of ranks ≥ 1" }),
   /** Strategy between nodes. Default "ring". */
   interNodeStrategy: levelStrategyOption({ default: "ring" }),

@@ -39,7 +39,7 @@ export function warnIfAxisCrossesHosts(
   void warnAboutTraffic(hosts, options, strategy);
 }
 
-/** Whether neighbours along an axis are on different hosts. `hosts` is by place, row-major. */
+/** Whether neighbors along an axis are on different hosts. `hosts` is by place, row-major. */
 export function crossesHosts(hosts: readonly number[], shape: Coordinate, axis: string): boolean {
   const axes = Object.keys(shape);
   const innerAxes = axes.slice(axes.indexOf(axis) + 1);

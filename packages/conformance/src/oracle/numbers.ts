@@ -40,7 +40,7 @@ function roundHalfEven(value: number): number {
   return floorValue % 2 === 0 ? floorValue : floorValue + 1;
 }
 
-/** Half the distance between neighbouring numbers near 1: the relative error of one rounding. */
+/** Half the distance between neighboring numbers near 1: the relative error of one rounding. */
 export const epsilon: Readonly<Record<DType, number>> = { float32: 2 ** -24, bfloat16: 2 ** -8, float16: 2 ** -11 };
 
 /** Returns a generator of uniform numbers in [0, 1), the same for the same seed (mulberry32). */

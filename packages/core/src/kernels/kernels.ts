@@ -30,7 +30,7 @@ export type Kernels = { -readonly [K in keyof typeof kernelSchema]: (...args: Ke
 /** The name of a kernel. */
 export type KernelName = keyof typeof kernelSchema;
 
-/** The arguments of a kernel, as a labelled tuple. */
+/** The arguments of a kernel, as a labeled tuple. */
 export type KernelArguments<K extends KernelName> = LabelledArguments<(typeof kernelSchema)[K]>;
 
 type LabelledArguments<Parameters extends readonly Field[]> = Parameters extends readonly [

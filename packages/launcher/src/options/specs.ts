@@ -32,7 +32,7 @@ export const COLOR_OPTION: OptionSpec = {
   value: "auto|always|never",
   negatedName: "never",
   default: "auto",
-  helpText: "colours",
+  helpText: "colors",
 };
 
 export const OPTIONS: readonly OptionSpec[] = [

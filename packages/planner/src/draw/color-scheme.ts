@@ -72,7 +72,7 @@ export function isBackward({ lane, name }: TimelineEvent): boolean {
 }
 
 /**
- * Assigns a color to each group. The groups with the most time receive the lane's own colors, and the rest is grey.
+ * Assigns a color to each group. The groups with the most time receive the lane's own colors, and the rest is gray.
  * With a caller's `group`, equal groups have equal colors in both lanes, in the order of their names.
  */
 export function colorScheme(timelines: readonly Timeline[], group?: (event: TimelineEvent) => string): ColorScheme {

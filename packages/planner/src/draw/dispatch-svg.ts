@@ -376,10 +376,10 @@ function drawMatrix({ left, transfers, maxima, formatRows, unit }: PlacementColu
     // The diagonal: a rank requires nothing from itself.
     `<path d="${transfers.map((_, rank) => borderPath({ x: x(rank), y: y(rank), width, height })).join("")}" fill="${theme.rule}"/>`,
     rect(grid, `fill="none" stroke="${theme.rule}"`),
-    ...labelledRanks(ranks, width, textWidth(String(ranks), 12) + 4).map((rank) =>
+    ...labeledRanks(ranks, width, textWidth(String(ranks), 12) + 4).map((rank) =>
       text(x(rank) + width / 2, top - 9, String(rank), `text-anchor="middle" ${label}`),
     ),
-    ...labelledRanks(ranks, height, LABEL_HEIGHT).map((rank) =>
+    ...labeledRanks(ranks, height, LABEL_HEIGHT).map((rank) =>
       text(x(0) - 10, y(rank) + height / 2 + 4, String(rank), `text-anchor="end" ${label}`),
     ),
   ].join("\n");
@@ -413,7 +413,7 @@ function shadeColor(shade: number): string {
 const LABEL_HEIGHT = 14;
 
 /** Returns the ranks that have a label: every one, or in round steps if a rank has less room than its label needs. */
-function labelledRanks(ranks: number, width: number, labelWidth: number): readonly number[] {
+function labeledRanks(ranks: number, width: number, labelWidth: number): readonly number[] {
   const labelStep = width >= labelWidth ? 1 : tickStep(labelWidth / width);
   return Array.from({ length: Math.ceil(ranks / labelStep) }, (_, i) => i * labelStep);
 }
@@ -458,7 +458,7 @@ function drawBars({ left, pairs, received, sent, maxima, formatRows, unit }: Pla
     ),
     ...bars,
     `<line x1="${meanX}" x2="${meanX}" y1="${top - 5}" y2="${formatCoordinate(top + ranks * step)}" stroke="${theme.text}" stroke-dasharray="3 2"/>`,
-    ...labelledRanks(ranks, step, LABEL_HEIGHT).map((rank) =>
+    ...labeledRanks(ranks, step, LABEL_HEIGHT).map((rank) =>
       text(
         left + PLANE_INSET - 10,
         top + rank * step + barHeight / 2 + 4,

@@ -17,7 +17,7 @@ export const tileMapSvgOptions = defineOptions("tileMapSvg", {
   title: option.custom("a string", isText, { default: "Tiles by rank" }),
   /** A line below the heading. Default "". */
   subtitle: option.custom("a string", isText, { default: "" }),
-  /** Ranks that are colored; others are grey. Default: all of up to 28 ranks; of more, eight. */
+  /** Ranks that are colored; others are gray. Default: all of up to 28 ranks; of more, eight. */
   ranks: option.array(option.integer({ min: 0 }), { optional: true }),
 });
 /** Options of `tileMapSvg`. */

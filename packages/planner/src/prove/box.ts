@@ -3,7 +3,7 @@ import type { Box } from "../symbolic/strided-layout.ts";
 // Strided boxes [batch, heads, rows, D] of elements, and the position of one box in another. Elements are never visited
 // one by one.
 
-/** Origin of a part that begins where its view does. It is one object, so that it is recognised by identity. */
+/** Origin of a part that begins where its view does. It is one object, so that it is recognized by identity. */
 export const origin: readonly number[] = [0, 0, 0, 0];
 
 export function volume(sizes: readonly number[]): number {

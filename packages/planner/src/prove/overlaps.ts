@@ -1,7 +1,7 @@
 import type { PostedBatch } from "./batch.ts";
 import type { RankMemory } from "./rank-memory.ts";
 
-/** Up to this number, each message is compared with every other; beyond it, with its neighbours in order. */
+/** Up to this number, each message is compared with every other; beyond it, with its neighbors in order. */
 const MAX_PAIRWISE_MESSAGES = 8;
 
 /**

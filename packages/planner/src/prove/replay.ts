@@ -29,7 +29,7 @@ export function createInitialMemory(
   const createRows = (side: RowSide): Rows => {
     return { batch: firstSequence, head: 0, column: 0, positions: table.fromSpans(record[side].spans(at)) };
   };
-  // One object for the rows of queries and one for those of keys, so that matching rows are recognised by identity.
+  // One object for the rows of queries and one for those of keys, so that matching rows are recognized by identity.
   const [queries, keys] = [createRows("queries"), createRows("keys")];
   for (const name of ["q", "dOut"] as const) memory.writeSingleRegion(tensorViews[name], encodeValue(name), queries);
   for (const name of ["k", "v"] as const) memory.writeSingleRegion(tensorViews[name], encodeValue(name), keys);

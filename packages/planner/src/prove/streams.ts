@@ -48,7 +48,7 @@ interface PendingCollective {
 }
 
 /**
- * Number of ranks that are replayed as a block. Neighbours mostly wait only for one another, so a block can run for a
+ * Number of ranks that are replayed as a block. Neighbors mostly wait only for one another, so a block can run for a
  * while without the rest, with the data of few ranks in the cache.
  */
 const RANKS_PER_BLOCK = 32;

@@ -84,12 +84,12 @@ export function checkRepresentatives(where: string, options: RecordOptions, rank
 }
 
 /** The property in which ranks of different classes differ. */
-type ClassDifference = "rows" | "pairs" | "behaviour";
+type ClassDifference = "rows" | "pairs" | "behavior";
 
 const differenceRemedies: Readonly<Record<ClassDifference, (shards: number) => string>> = {
   rows: (shards) => `make the number of tokens a multiple of ${2 * shards}, so that all shards have the same length`,
   pairs: () => "use a mask and a placement that give all ranks the same work, such as causal() with zigzag()",
-  behaviour: () => "use a backend that runs the same operations on every rank, or use fewer ranks",
+  behavior: () => "use a backend that runs the same operations on every rank, or use fewer ranks",
 };
 
 /** Finds the classes of one mesh. */
@@ -103,7 +103,7 @@ class SymmetrySearch {
   readonly #recordedRanks = new Map<number, RecordedRank>();
   /** Whether a translation of shards preserves rows and pairs, by axis, stride, length and step of its digit. */
   readonly #preservationCache = new Map<string, boolean>();
-  #difference: ClassDifference = "behaviour";
+  #difference: ClassDifference = "behavior";
 
   constructor(where: string, options: RecordOptions, ranksPerNode: number | undefined) {
     this.#where = where;
@@ -162,7 +162,7 @@ class SymmetrySearch {
       const translations = new Translations(digits, this.#recorder.size);
       if (translations.order <= maxTranslations) continue;
       if (this.#isSymmetry(translations)) [bestDigits, maxTranslations] = [digits, translations.order];
-      else this.#difference = "behaviour";
+      else this.#difference = "behavior";
     }
     return bestDigits;
   }
@@ -226,7 +226,7 @@ class SymmetrySearch {
     const rankZero = this.#recordRank(0);
     const checkedRanks: RecordedRank[] = [];
     const comparison = { record: this.#recorder.createRecord([]), translations, pairs: this.#pairCounts };
-    // Inner digits first, because neighbours along a row rule out most grids.
+    // Inner digits first, because neighbors along a row rule out most grids.
     for (const { stride, length, step } of translations.digits.toReversed()) {
       const numTranslations = length / step;
       for (const shift of new Set([1, numTranslations - 1, numTranslations >> 1])) {

@@ -17,7 +17,7 @@ export interface CollectiveTraffic {
 /**
  * Returns the messages that member `rank` of a collective sends. Direct: every share is sent straight to its receivers,
  * all at once, but to each other node once and forwarded there if several ranks share it. Ring: shares pass from rank to
- * rank, so that each rank sends only to its right neighbour, in one step fewer than there are ranks; an allReduce takes
+ * rank, so that each rank sends only to its right neighbor, in one step fewer than there are ranks; an allReduce takes
  * two rounds.
  */
 // oxlint-disable-next-line max-params -- profile, group, member, and its arguments

@@ -12,7 +12,7 @@ import {
   type Tensor,
 } from "@mosaic/core";
 import { type AttentionRecord, record } from "../record.ts";
-import { eventSpan, neighbourTransfers, type TimeSpan } from "./measure.ts";
+import { eventSpan, neighborTransfers, type TimeSpan } from "./measure.ts";
 
 /**
  * Shape of a calibration step: attention, forward and backward, of a rank's tokens to themselves, `attentionCalls`
@@ -80,12 +80,12 @@ export class LocalSteps implements Disposable {
   }
 
   /**
-   * Runs several steps. At each attention, a rank waits for its left neighbour. Returns the span from the first
+   * Runs several steps. At each attention, a rank waits for its left neighbor. Returns the span from the first
    * operation to the last.
    */
   async runTogether(steps: number): Promise<TimeSpan> {
     const ctx = this.#ctx;
-    const transfers = neighbourTransfers(ctx, this.#sendBuffer, this.#receiveBuffer);
+    const transfers = neighborTransfers(ctx, this.#sendBuffer, this.#receiveBuffer);
     ctx.startTrace();
     for (let step = 0; step < steps; step++) {
       const outputs = this.#enqueue(() => ctx.world.sendRecv(transfers).wait());

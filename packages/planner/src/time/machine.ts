@@ -11,7 +11,7 @@ interface LinkPort {
 
 /**
  * The cores of a node. Messages have priority, because threads that move them wake rarely and briefly, and schedulers
- * favour such threads.
+ * favor such threads.
  */
 interface SimulatedNode {
   /** Number of ranks that move bytes, and of running kernels and hosts. */

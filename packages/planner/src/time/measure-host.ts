@@ -1,6 +1,6 @@
 import { type Context, full, type Tensor } from "@mosaic/core";
 import { countOperations } from "./host.ts";
-import { type MeasuredRanks, median, neighbourTransfers, synchronizeAll } from "./measure.ts";
+import { type MeasuredRanks, median, neighborTransfers, synchronizeAll } from "./measure.ts";
 import { LocalSteps, recordStep, type StepShape } from "./local-steps.ts";
 
 /** Result of `timeHost`. */
@@ -52,13 +52,13 @@ export async function timeHost(measuredRanks: MeasuredRanks): Promise<HostTiming
   };
 }
 
-/** Returns the milliseconds in which a rank enqueues `numExchanges` exchanges of one element with its neighbours. */
+/** Returns the milliseconds in which a rank enqueues `numExchanges` exchanges of one element with its neighbors. */
 function enqueueExchanges(
   ctx: Context,
   numExchanges: number,
   [sendBuffer, receiveBuffer]: readonly [Tensor, Tensor],
 ): number {
   const begin = performance.now();
-  for (let i = 0; i < numExchanges; i++) ctx.world.sendRecv(neighbourTransfers(ctx, sendBuffer, receiveBuffer)).wait();
+  for (let i = 0; i < numExchanges; i++) ctx.world.sendRecv(neighborTransfers(ctx, sendBuffer, receiveBuffer)).wait();
   return performance.now() - begin;
 }

@@ -335,8 +335,8 @@ export async function timeCopies(measuredRanks: MeasuredRanks, sizes: readonly n
   }
 }
 
-/** Returns the transfers of an exchange around all ranks: to the right neighbour, from the left one. */
-export function neighbourTransfers(
+/** Returns the transfers of an exchange around all ranks: to the right neighbor, from the left one. */
+export function neighborTransfers(
   { rank, size }: Context,
   sendBuffer: Tensor,
   receiveBuffer: Tensor,
@@ -349,7 +349,7 @@ export function neighbourTransfers(
 
 /**
  * Returns, for each size, the seconds of one exchange of a chain in which every rank sends this many bytes to its right
- * neighbour.
+ * neighbor.
  */
 export async function timeExchanges(measuredRanks: MeasuredRanks, sizes: readonly number[]): Promise<TransferTiming[]> {
   const sendBuffers = measuredRanks.contexts.map((ctx) => sizes.map((bytes) => full(ctx, [bytes / 4], 1)));
@@ -358,7 +358,7 @@ export async function timeExchanges(measuredRanks: MeasuredRanks, sizes: readonl
   const timings = sizes.map((_, i) => () => {
     const chain: CallChain = (ctx) => {
       const index = measuredRanks.contexts.indexOf(ctx);
-      const transfers = neighbourTransfers(ctx, sendBuffers[index]![i]!, receiveBuffers[index]![i]!);
+      const transfers = neighborTransfers(ctx, sendBuffers[index]![i]!, receiveBuffers[index]![i]!);
       for (let call = 0; call < numCalls; call++) ctx.world.sendRecv(transfers).wait();
     };
     const ranks = measuredRanks.contexts[0]!.size;
@@ -385,7 +385,7 @@ export interface LockstepTiming {
 }
 
 /**
- * Times chains in which all ranks send keys to their right neighbour, run a kernel, and wait for both, as steps of a
+ * Times chains in which all ranks send keys to their right neighbor, run a kernel, and wait for both, as steps of a
  * ring do.
  */
 export async function timeLockstep(
@@ -405,7 +405,7 @@ export async function timeLockstep(
     (tile, i): CallChain =>
       (ctx) => {
         const index = contexts.indexOf(ctx);
-        const transfers = neighbourTransfers(ctx, sendBuffers[index]![i]!, receiveBuffers[index]![i]!);
+        const transfers = neighborTransfers(ctx, sendBuffers[index]![i]!, receiveBuffers[index]![i]!);
         for (let call = 0; call < callCounts[i]!; call++) {
           const work = ctx.world.sendRecv(transfers);
           operands[index]!.call(tile);

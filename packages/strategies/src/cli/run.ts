@@ -141,7 +141,7 @@ function formatTable(rows: readonly RankedStrategy[], job: PlanJob): readonly st
   return [titles, ...cells].map((row) => row.map(padCell).join("  ").trimEnd());
 }
 
-/** Returns the axes of a mesh along which neighbours are on different nodes. `nodes` is by rank. */
+/** Returns the axes of a mesh along which neighbors are on different nodes. `nodes` is by rank. */
 function listAxesBetweenNodes(mesh: Coordinate, nodes: readonly number[]): readonly string[] {
   return Object.keys(mesh).filter((axis) => crossesHosts(nodes, mesh, axis));
 }

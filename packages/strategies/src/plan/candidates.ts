@@ -159,15 +159,15 @@ function listComposedNestings(ranks: number, numHeads: number, space: SearchSpac
   return headRankCounts.flatMap((headRanks) => {
     const seqRanks = ranks / headRanks;
     const head = createHeadLevel("head", headRanks);
-    const neighbourSpace = { ...space, gpusPerNode: Math.max(1, space.gpusPerNode / headRanks) };
-    const neighbourNestings = listSequenceLevels("seq", seqRanks, neighbourSpace).map((level) =>
+    const neighborSpace = { ...space, gpusPerNode: Math.max(1, space.gpusPerNode / headRanks) };
+    const neighborNestings = listSequenceLevels("seq", seqRanks, neighborSpace).map((level) =>
       createNesting([head, level], { seq: seqRanks, head: headRanks }),
     );
-    if (space.nodes === 1) return neighbourNestings;
+    if (space.nodes === 1) return neighborNestings;
     const separateNestings = listSequenceLevels("seq", seqRanks, space).map((level) =>
       createNesting([head, level], { head: headRanks, seq: seqRanks }),
     );
-    return [...neighbourNestings, ...separateNestings];
+    return [...neighborNestings, ...separateNestings];
   });
 }
 
@@ -312,7 +312,7 @@ function createDefaultMesh({ ranks, nodes, gpusPerNode }: PlanJob, backend: Atte
   });
 }
 
-/** Whether two meshes are equal, including the order of axes, which determines the ranks that are neighbours. */
+/** Whether two meshes are equal, including the order of axes, which determines the ranks that are neighbors. */
 function isSameMesh(a: Coordinate, b: Coordinate): boolean {
   return JSON.stringify(Object.entries(a)) === JSON.stringify(Object.entries(b));
 }
