@@ -1,5 +1,5 @@
 // Checks a package before it is published, in addition to scripts/check-packages.mjs: contents and size of its tarball,
-// host requirements of its addons, its licence, and the resolution of its types.
+// host requirements of its addons, its license, and the resolution of its types.
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { join } from "node:path";
 import { publint } from "publint";
@@ -33,7 +33,7 @@ export const SIZE_BUDGETS_KIB = {
   "@mosaic/strategies": 200,
 };
 
-/** External packages that are allowed as dependencies, at one version, and their licences: decision 0041. */
+/** External packages that are allowed as dependencies, at one version, and their licenses: decision 0041. */
 export const FOREIGN_LICENSES = { "@huggingface/jinja": "MIT", "@huggingface/tokenizers": "Apache-2.0" };
 
 const INSTALL_SCRIPTS = ["preinstall", "install", "postinstall"];
@@ -52,7 +52,7 @@ export function packPackage({ directory }, destination) {
 export async function checkPackage(stagedPackage, tarball, { attw, platforms }) {
   return [
     ...findBudgetFaults(stagedPackage.name, tarball.size),
-    ...findLicenceFaults(stagedPackage),
+    ...findLicenseFaults(stagedPackage),
     ...findAddonFaults(stagedPackage.directory, tarball.files, platforms),
     ...findManifestFaults(stagedPackage.manifest),
     ...(await findPublintFaults(stagedPackage)),
@@ -67,8 +67,8 @@ export function findBudgetFaults(name, size, budgets = SIZE_BUDGETS_KIB) {
   return kib > limit ? [`the tarball has ${kib} KiB, the budget is ${limit} KiB`] : [];
 }
 
-/** Checks that the licence is MIT and that its text is included. */
-export function findLicenceFaults({ directory, manifest }) {
+/** Checks that the license is MIT and that its text is included. */
+export function findLicenseFaults({ directory, manifest }) {
   const file = join(directory, "LICENSE");
   const isMitLicensed =
     manifest.license === "MIT" && existsSync(file) && readFileSync(file, "utf8").startsWith("MIT License");

@@ -7,7 +7,7 @@ import { updateTables } from "../options-tables.mjs";
 import { describePackage, createRepository } from "./fixture.mjs";
 
 const [START, END] = ["<!-- options: node scripts/options-tables.mjs -->", "<!-- /options -->"];
-const README = `# A package\n\n${START}\n${END}\n\nMIT licence.\n`;
+const README = `# A package\n\n${START}\n${END}\n\nMIT license.\n`;
 
 /**
  * Creates a repository with core, whose source declares no options, and with packages by name, each with one source.
@@ -105,7 +105,7 @@ test("every kind of option has a row with its accepted values, its default and i
   expect(new Set(declared)).toEqual(new Set(kinds));
   const root = createPackages({ a: formatDeclaration(everyKind) });
   expect(await updateTables(root)).toEqual([]);
-  expect(readReadme(root)).toBe(`# A package\n\n${START}\n\n${expectedTable}\n${END}\n\nMIT licence.\n`);
+  expect(readReadme(root)).toBe(`# A package\n\n${START}\n\n${expectedTable}\n${END}\n\nMIT license.\n`);
 });
 
 test("a README with outdated tables is reported and not changed", async () => {

@@ -7,7 +7,7 @@ import {
   SIZE_BUDGETS_KIB,
   findBudgetFaults,
   FOREIGN_LICENSES,
-  findLicenceFaults,
+  findLicenseFaults,
   findManifestFaults,
 } from "../release/checks.mjs";
 import { createBarePath, extractFirstProgram } from "../release/consumers.mjs";
@@ -111,12 +111,12 @@ describe("release checks", () => {
     expect(findBudgetFaults("@mosaic/new", 1, {})).toHaveLength(1);
   });
 
-  test("find wrong licences, install hooks and foreign dependencies", () => {
+  test("find wrong licenses, install hooks and foreign dependencies", () => {
     const directory = createRepository({ LICENSE: "MIT License\n" });
-    expect(findLicenceFaults({ directory, manifest: { license: "MIT" } })).toEqual([]);
-    expect(findLicenceFaults({ directory, manifest: { license: "ISC" } })).toHaveLength(1);
+    expect(findLicenseFaults({ directory, manifest: { license: "MIT" } })).toEqual([]);
+    expect(findLicenseFaults({ directory, manifest: { license: "ISC" } })).toHaveLength(1);
     writeFileSync(join(directory, "LICENSE"), "All rights reserved\n");
-    expect(findLicenceFaults({ directory, manifest: { license: "MIT" } })).toHaveLength(1);
+    expect(findLicenseFaults({ directory, manifest: { license: "MIT" } })).toHaveLength(1);
     expect(findManifestFaults({ dependencies: { "@mosaic/core": "1" }, scripts: { test: "x" } })).toEqual([]);
     expect(findManifestFaults({ dependencies: { leftpad: "1" }, scripts: { postinstall: "x" } })).toHaveLength(2);
   });
