@@ -50,7 +50,7 @@ export function drawLossAgainstBytes({ methods }: Comparison): string {
       ]),
       ...byteTicks.flatMap((bytes) => [
         svgLine([x(bytes), plotArea.top, x(bytes), plotArea.bottom], 'stroke="#e4e8ee"'),
-        smallText({ x: x(bytes), y: plotArea.bottom + 18 }, formatBytes(bytes), 'text-anchor="middle"'),
+        smallText({ x: x(bytes), y: plotArea.bottom + 18 }, formatTick(bytes), 'text-anchor="middle"'),
       ]),
       smallText(
         { x: (plotArea.left + plotArea.right) / 2, y: plotArea.bottom + 40 },
@@ -83,7 +83,8 @@ function drawMethod(
   ];
 }
 
-const formatBytes = (bytes: number): string =>
+/** Formats a tick of the axis of bytes. Ticks have one significant digit. */
+const formatTick = (bytes: number): string =>
   bytes >= 1e9 ? `${bytes / 1e9} GB` : bytes >= 1e6 ? `${bytes / 1e6} MB` : `${bytes / 1e3} kB`;
 const formatMegabytes = (bytes: number): string =>
   bytes === 0 ? "0 MB" : `${Number((bytes / 1e6).toPrecision(3))} MB`;
