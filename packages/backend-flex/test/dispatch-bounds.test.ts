@@ -3,7 +3,7 @@ import { expect, test } from "vitest";
 import { evaluateAssignment } from "../src/dispatch/assignment.ts";
 import { computeBounds } from "../src/dispatch/bounds.ts";
 import { createProblem } from "../src/dispatch/dispatch.ts";
-import { minRanksOfSuffixes } from "../src/dispatch/packing.ts";
+import { ChunkMinima, minRanksOfSuffixes } from "../src/dispatch/packing.ts";
 
 // Park–Miller generator.
 function createRandom(seed: number): () => number {
@@ -91,7 +91,7 @@ test("no assignment of chunks with limited pairs uses fewer ranks than the packi
     const pairs = Float64Array.from({ length: count }, () => 1 + Math.floor(random() * 20));
     const maxPairs = 20 + Math.floor(random() * 20);
     const maxChunks = 2 + Math.floor(random() * 3);
-    const minRanks = minRanksOfSuffixes(pairs, maxPairs, maxChunks);
+    const minRanks = minRanksOfSuffixes(pairs, maxPairs, { maxChunks });
     for (let first = 0; first < count; first++) {
       const suffix = pairs.subarray(first);
       let fewestRanks = count;
@@ -108,4 +108,43 @@ test("no assignment of chunks with limited pairs uses fewer ranks than the packi
   }
   // 856 of 877 suffixes.
   expect(numTightBounds).toBeGreaterThan(850);
+});
+
+// A document is a range of the chunks. Its ranks also have other chunks, since no rank has more than ⌈n/P⌉.
+test("no assignment of all chunks uses fewer ranks for a suffix of a document than the bound with further chunks", () => {
+  const random = createRandom(23);
+  let [numSuffixes, numTightBounds, numTighterBounds] = [0, 0, 0];
+  for (let trial = 0; trial < 100; trial++) {
+    const ranks = 2 + (trial % 2);
+    const chunks = (trial % 4 < 2 ? 3 : 4) * ranks - (trial % 3 === 0 ? 1 : 0) - (trial % 4 === 3 ? 3 : 0);
+    const pairs = Float64Array.from({ length: chunks }, () => 1 + Math.floor(random() * 20));
+    const maxChunks = Math.ceil(chunks / ranks);
+    const maxPairs = Math.ceil((pairs.reduce((sum, each) => sum + each, 0) / ranks) * (1 + random() / 10));
+    const start = Math.floor((random() * chunks) / 2);
+    const end = start + 2 + Math.floor(random() * (chunks - start - 1));
+    const fewestRanks = new Array<number>(chunks).fill(Number.POSITIVE_INFINITY);
+    const visit = (assignment: Int32Array): void => {
+      const pairsByRank = new Float64Array(ranks);
+      for (const [chunk, rank] of assignment.entries()) pairsByRank[rank]! += pairs[chunk]!;
+      if (pairsByRank.some((each) => each > maxPairs)) return;
+      for (let first = start; first < end; first++)
+        fewestRanks[first] = Math.min(fewestRanks[first]!, new Set(assignment.subarray(first, end)).size);
+    };
+    forEachAssignment(chunks, { ranks, maxChunks, visit });
+    if (fewestRanks[start] === Number.POSITIVE_INFINITY) continue;
+    const document = pairs.subarray(start, end);
+    const minima = new ChunkMinima(pairs, ranks, maxChunks);
+    const minRanks = minRanksOfSuffixes(document, maxPairs, { maxChunks, minima });
+    const minRanksAlone = minRanksOfSuffixes(document, maxPairs, { maxChunks });
+    for (const [i, bound] of minRanks.entries()) {
+      expect(bound).toBeLessThanOrEqual(fewestRanks[start + i]!);
+      expect(bound).toBeGreaterThanOrEqual(minRanksAlone[i]!);
+      numSuffixes++;
+      if (bound === fewestRanks[start + i]) numTightBounds++;
+      if (bound > minRanksAlone[i]!) numTighterBounds++;
+    }
+  }
+  // 327 of 371 suffixes are at the bound; of 5, the bound is higher than without further chunks.
+  expect(numTightBounds / numSuffixes).toBeGreaterThan(0.85);
+  expect(numTighterBounds).toBeGreaterThan(0);
 });

@@ -1,7 +1,7 @@
 import { visibleKeyRange, type Slice } from "@mosaic/core";
 import { countHosts } from "./assignment.ts";
 import type { Level } from "./cost.ts";
-import { minRanksOfSuffixes } from "./packing.ts";
+import { ChunkMinima, minRanksOfSuffixes } from "./packing.ts";
 import { type DispatchProblem, findDocumentStarts, countRequiredRows, type WeightedMask } from "./problem.ts";
 
 /**
@@ -30,8 +30,9 @@ const NUM_WEIGHT_STEPS = 32;
  *
  * - Pairs: at least the mean; at least the heaviest chunk plus the m − 1 lightest, with m = n − (P − 1)·⌈n/P⌉, the least
  *   number of chunks of a rank; and of the P + 1 heaviest chunks, two are on the same rank.
- * - Ranks that have the chunks c to l, k(c): a bin packing problem with m chunks and B pairs per rank. `packing.ts` has
- *   the bound.
+ * - Ranks that have the chunks c to l, k(c): a bin packing problem with ⌈n/P⌉ chunks and B pairs per rank. These k ranks
+ *   have at least n − (P − k)·⌈n/P⌉ chunks, of which those that are not c to l take some of the k·B pairs: at least those
+ *   of the lightest chunks. `packing.ts` has the bound.
  * - Rows, causal document of length L in the chunks f to l: order ranks by their last chunk of the document, from the
  *   end. The chunks after the last chunk of rank j + 1 are on j ranks. The last chunk is therefore at least the last c
  *   with k(c) > j, and the rank reads all h_j keys up to its end. Of all keys read, L are read on their owner, so Σ_{j
@@ -46,7 +47,8 @@ const NUM_WEIGHT_STEPS = 32;
  * - The number x of rows that the rank of the last chunk of a causal document owns of it: it owns that chunk. The rows
  *   of another chunk c are sent to every other rank with a later chunk, at least k(c + 1) − 1. The rank's pairs and
  *   sent rows are limited, so the number of other chunks is at most the value of a knapsack problem with two limits,
- *   relaxed to any one weighted sum of the limits and rounded down. R ≥ L − x.
+ *   relaxed to any one weighted sum of the limits and rounded down. If it has fewer than m chunks of the document, the
+ *   pairs of its further chunks count too. R ≥ L − x.
  * - Time: within t seconds, no rank computes more than B = t / pair pairs. The bound is the smallest t at which the
  *   transfers of the resulting rows take no more than t.
  */
@@ -115,6 +117,7 @@ class RowBounds {
   /** Largest number of rows of a group. */
   readonly #rowsPerGroup: number;
   readonly #chunksPerGroup: number;
+  readonly #chunkMinima: ChunkMinima;
   /** By chunk: the pairs of all preceding chunks. */
   readonly #precedingPairs: Float64Array;
   readonly #documents: readonly DocumentSpan[];
@@ -136,6 +139,7 @@ class RowBounds {
     const sortedRequiredRows = countRequiredRows(problem).subarray(0, queryChunks).sort();
     const maxChunks = Math.ceil(queryChunks / ranks) * this.#ranksPerGroup;
     this.#chunksPerGroup = maxChunks;
+    this.#chunkMinima = new ChunkMinima(problem.pairs.subarray(0, queryChunks), ranks, Math.ceil(queryChunks / ranks));
     this.#precedingPairs = new Float64Array(chunks + 1);
     for (let chunk = 0; chunk < chunks; chunk++)
       this.#precedingPairs[chunk + 1] = this.#precedingPairs[chunk]! + problem.pairs[chunk]!;
@@ -206,7 +210,10 @@ class RowBounds {
     const maxOwnedRows = Math.min(length, this.#rowsPerGroup);
     // Pairs are counted over all samples.
     if (masks.length > 1 || last - first < 2 || !(pairs > 0) || !(sentRows > 0)) return maxOwnedRows;
-    const minRanks = minRanksOfSuffixes(chunkPairs.subarray(first, last + 1), pairs, this.#chunksPerGroup);
+    const minRanks = minRanksOfSuffixes(chunkPairs.subarray(first, last + 1), pairs, {
+      maxChunks: this.#chunksPerGroup,
+      minima: this.#chunkMinima,
+    });
     const [pairCosts, sentCosts] = [new Float64Array(last - first), new Float64Array(last - first)];
     for (let chunk = first; chunk < last; chunk++) {
       const [begin, end] = [Math.max(0, chunk * chunkSize - start), (chunk + 1) * chunkSize - start];
@@ -218,9 +225,14 @@ class RowBounds {
     for (let step = 0; step <= NUM_WEIGHT_STEPS; step++) {
       const weight = step / NUM_WEIGHT_STEPS;
       const costs = pairCosts.map((cost, i) => weight * cost + (1 - weight) * sentCosts[i]!).sort();
-      let remainingCost = weight * remainingPairShare + 1 - weight + ROUNDING_ERROR;
+      const maxCost = weight * remainingPairShare + 1 - weight + ROUNDING_ERROR;
+      const furtherCost = (count: number): number => (weight * this.#chunkMinima.furtherPairs(1, count + 1)) / pairs;
+      let cost = 0;
       let numChunks = 0;
-      while (numChunks < maxChunks && costs[numChunks]! <= remainingCost) remainingCost -= costs[numChunks++]!;
+      for (let count = 0; count <= maxChunks && cost <= maxCost; count++) {
+        if (cost + furtherCost(count) <= maxCost) numChunks = count;
+        if (count < maxChunks) cost += costs[count]!;
+      }
       maxChunks = numChunks;
     }
     return Math.min(maxOwnedRows, maxChunks * chunkSize + start + length - last * chunkSize);
@@ -242,7 +254,10 @@ class RowBounds {
     const maxChunks = this.#chunksPerGroup / this.#ranksPerGroup;
     const documentPairs = this.#precedingPairs[last + 1]! - this.#precedingPairs[first]!;
     if (last - first < maxChunks && documentPairs <= pairs) return visibleRows;
-    const minRanks = minRanksOfSuffixes(chunkPairs.subarray(first, last + 1), pairs, maxChunks);
+    const minRanks = minRanksOfSuffixes(chunkPairs.subarray(first, last + 1), pairs, {
+      maxChunks,
+      minima: this.#chunkMinima,
+    });
     for (let chunk = last; chunk >= first; chunk--)
       while (minRanks[chunk - first]! > (visibleRows.length + 1) * this.#ranksPerGroup)
         visibleRows.push(Math.min(length, (chunk + 1) * chunkSize - start));
