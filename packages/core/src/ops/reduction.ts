@@ -183,16 +183,20 @@ function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
  * Array.from(await x.grad!.read()); // => [0.5, 0, 0.5, 0]
  * ```
  * @throws ShapeError for an axis out of range, for an axis that occurs twice, for an axis whose rows are known to be
- * sharded, unless along data-parallel mesh axes, and if there are no elements.
+ * sharded, unless along data-parallel mesh axes, and for an axis without elements.
  */
 export function max(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   const shapes = reductionShapes("max", x, axes, options);
-  checkNotEmpty("max", x);
+  checkNotEmpty("max", x, shapes);
   return maxOp([x], shapes);
 }
 
-function checkNotEmpty(where: string, x: Tensor): void {
-  if (x.size === 0) throw new ShapeError({ where, expected: "at least one element", received: "none" });
+/** Throws a ShapeError if a reduced axis is empty. A result without elements, as of an empty shard, is permitted. */
+function checkNotEmpty(where: string, { shape }: Tensor, { keepdimShape }: ReductionShapes): void {
+  const emptyAxis = shape.findIndex((length, axis) => length === 0 && keepdimShape[axis] === 1);
+  if (emptyAxis < 0) return;
+  const expected = `at least one element along axis ${emptyAxis}`;
+  throw new ShapeError({ where, expected, received: formatShape(shape) });
 }
 
 /**
@@ -212,11 +216,11 @@ function checkNotEmpty(where: string, x: Tensor): void {
  * Array.from(await x.grad!.read()); // => [0, 0.5, 0, 0.5]
  * ```
  * @throws ShapeError for an axis out of range, for an axis that occurs twice, for an axis whose rows are known to be
- * sharded, unless along data-parallel mesh axes, and if there are no elements.
+ * sharded, unless along data-parallel mesh axes, and for an axis without elements.
  */
 export function min(x: Tensor, axes?: Axes, options?: ReduceOptions): Tensor {
   const shapes = reductionShapes("min", x, axes, options);
-  checkNotEmpty("min", x);
+  checkNotEmpty("min", x, shapes);
   using negated = neg(x);
   using negatedMinimum = maxOp([negated], shapes);
   return neg(negatedMinimum);

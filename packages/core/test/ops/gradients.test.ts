@@ -290,7 +290,26 @@ test("min distributes its gradient evenly among equal minima, including infiniti
   using negated = withNaN.neg();
   using maxima = max(negated, 1);
   expect(await minima.read()).toEqual((await maxima.read()).map((value) => -value));
-  expect(() => min(fromArray(device, [], [0]))).toThrow(/^min: expected at least one element, received none/);
+  expect(() => min(fromArray(device, [], [0]))).toThrow(
+    /^min: expected at least one element along axis 0, received \[0\]/,
+  );
+});
+
+test("max and min of rows of an empty shard are empty, and an error along an empty axis", async () => {
+  const device = new ReferenceDevice();
+  for (const reduceRows of [max, min]) {
+    using x = fromArray(device, [], [2, 0, 3]);
+    x.requiresGrad = true;
+    using extremes = reduceRows(x, -1);
+    expect(extremes.shape).toEqual([2, 0]);
+    using total = extremes.sum();
+    total.backward();
+    expect(x.grad!.shape).toEqual([2, 0, 3]);
+    expect(await total.item()).toBe(0);
+    for (const axes of [1, [1, 2], undefined])
+      expect(() => reduceRows(x, axes)).toThrow(/: expected at least one element along axis 1, received \[2,0,3\]/);
+    x.grad!.dispose();
+  }
 });
 
 test("max distributes its gradient evenly among equal maxima, including infinities", async () => {
