@@ -1,3 +1,4 @@
+import { setImmediate } from "node:timers/promises";
 import {
   allGatherObject,
   broadcastObject,
@@ -209,6 +210,32 @@ test("a rank that passes another root than the others rejects with a mismatch", 
   const errors = await errorsOf(ranks, (ctx) => broadcastObject(ctx, "x", ctx.rank === 2 ? 1 : 0));
   expect(errors[2]).toBeInstanceOf(CollectiveMismatchError);
   await Promise.allSettled(ranks.contexts.map((ctx) => ctx.close()));
+});
+
+test("a call that is not awaited does not receive the messages of the next one", async () => {
+  await using ranks = await openRanks(3);
+  let endBody: () => void = () => {};
+  const bodyEnd = new Promise<void>((resolve) => (endBody = () => resolve()));
+  const outcomes = await onAll(ranks, async (ctx) => {
+    const saved = runOnAllRanks(ctx, "save", () => (ctx.rank === 0 ? bodyEnd : undefined));
+    await setImmediate(); // the other ranks have posted the message of their result
+    const gathered = allGatherObject(ctx, ctx.rank);
+    const results = Promise.allSettled([saved, gathered]);
+    if (ctx.rank === 0) await gathered.then(endBody, endBody);
+    return results;
+  });
+  for (const [rank, results] of outcomes.entries()) {
+    const sender = rank === 0 ? 1 : 0;
+    for (const [i, name] of ["save", "allGatherObject"].entries()) {
+      const result = results[i]!;
+      const error: unknown = result.status === "rejected" ? result.reason : undefined;
+      expect(error).toBeInstanceOf(CollectiveMismatchError);
+      expect(String(error)).toContain(
+        `${name}, rank ${rank}: expected the same call on all ranks, received a message of another call from rank ${sender}; `,
+      );
+    }
+  }
+  expect(await onAll(ranks, (ctx) => allGatherObject(ctx, ctx.rank))).toEqual(ranks.contexts.map(() => [0, 1, 2]));
 });
 
 test("messages have the label of the options, or the name of the function", async () => {

@@ -101,8 +101,8 @@ export class PeerLostError extends MosaicError {}
 /** A collective did not complete in time; the message gives each rank's position. */
 export class CollectiveTimeoutError extends MosaicError {}
 /**
- * Ranks called different collectives, or the same one with different shapes or dtypes; found by the engine
- * of @mosaic/runtime.
+ * Ranks called different collectives, or the same one with different shapes or dtypes; found by the engine of
+ * @mosaic/runtime, and by functions that exchange values, such as `allGatherObject`.
  */
 export class CollectiveMismatchError extends MosaicError {}
 /** A native addon could not be loaded; the message lists likely causes and the remedy. */

@@ -1,7 +1,14 @@
 import { checkContext } from "../arguments.ts";
 import type { Context } from "../context.ts";
 import { empty, fromArray } from "../creation.ts";
-import { checkFunction, ClosedError, expectValue, formatValue, MosaicError } from "../errors.ts";
+import {
+  checkFunction,
+  ClosedError,
+  CollectiveMismatchError,
+  expectValue,
+  formatValue,
+  MosaicError,
+} from "../errors.ts";
 import { checkJsonValue } from "../json-value.ts";
 import { BYTES_PER_WORD, packBytes, unpackBytes } from "./byte-words.ts";
 import { parseLabel } from "./collective-options.ts";
@@ -28,7 +35,8 @@ export type GroupOrContext = ProcessGroup | Context;
  * await Promise.all(contexts.map((ctx) => ctx.close()));
  * ```
  * @throws OptionError if `value` is not a JSON value; see `checkJsonValue`. The other ranks reject with a MosaicError
- * that names this rank. OptionError for an invalid group or option, before anything is sent.
+ * that names this rank. OptionError for an invalid group or option, before anything is sent. CollectiveMismatchError for
+ * a message of another call.
  */
 export async function allGatherObject<T>(
   groupOrContext: GroupOrContext,
@@ -38,7 +46,8 @@ export async function allGatherObject<T>(
   const where = "allGatherObject";
   const group = resolveGroup(where, groupOrContext);
   const label = resolveLabel(where, options);
-  return (await exchangeOutcomes({ group, where, label }, encodeValue(`${where}: value`, value))) as readonly T[];
+  const call: ExchangeCall = { group, where, label, id: createCallId(group, where) };
+  return (await exchangeOutcomes(call, encodeValue(`${where}: value`, value))) as readonly T[];
 }
 
 /**
@@ -63,6 +72,7 @@ export async function allGatherObject<T>(
  * ```
  * @throws OptionError on the root if `value` is not a JSON value; see `checkJsonValue`. The other ranks reject with a
  * MosaicError that names the root. OptionError for an invalid group, root or option, before anything is sent.
+ * CollectiveMismatchError for a message of another call.
  */
 // oxlint-disable-next-line max-params -- as `broadcast` of a group: value, root, options
 export async function broadcastObject<T>(
@@ -76,7 +86,7 @@ export async function broadcastObject<T>(
   const isValidRoot = Number.isInteger(root) && root >= 0 && root < group.size;
   expectValue(`${where}: root`, isValidRoot, `a rank of the group, from 0 to ${group.size - 1}`, root);
   const label = resolveLabel(where, options);
-  const call: ExchangeCall = { group, where, label };
+  const call: ExchangeCall = { group, where, label, id: createCallId(group, where) };
   if (group.rank !== root) {
     const text = await nameCallIfClosed(call, () => broadcastText(call, "", root));
     const outcome = JSON.parse(text) as RankOutcome;
@@ -112,7 +122,7 @@ export async function broadcastObject<T>(
  * await Promise.all(contexts.map((ctx) => ctx.close()));
  * ```
  * @throws OptionError for invalid arguments, before anything is sent, and if a result is not a JSON value; see
- * `checkJsonValue`.
+ * `checkJsonValue`. CollectiveMismatchError for a message of another call.
  */
 export async function runOnAllRanks<T>(
   groupOrContext: GroupOrContext,
@@ -127,6 +137,7 @@ export async function runOnAllRanks<T>(
   } catch (error) {
     throw createCallError(where, error);
   }
+  const call: ExchangeCall = { group, where, label: where, id: createCallId(group, "runOnAllRanks") };
   let outcome: LocalOutcome;
   try {
     const result = await body();
@@ -134,7 +145,7 @@ export async function runOnAllRanks<T>(
   } catch (error) {
     outcome = encodeFailure(error);
   }
-  return (await exchangeOutcomes({ group, where, label: where }, outcome)) as readonly T[];
+  return (await exchangeOutcomes(call, outcome)) as readonly T[];
 }
 
 /** Returns the group, or the world of the context. */
@@ -158,6 +169,34 @@ interface ExchangeCall {
   /** Prefix of error messages. */
   readonly where: string;
   readonly label: string;
+  /** The same on all ranks that make the same calls in the same order. */
+  readonly id: number;
+}
+
+const FUNCTION_NAMES = ["allGatherObject", "broadcastObject", "runOnAllRanks"] as const;
+const NUM_CALL_IDS = 2 ** 16;
+const numCalls = new WeakMap<ProcessGroup, number>();
+
+/**
+ * Returns the ID of the next call of a group. Each message has it, because messages of different calls are equal for the
+ * engine: a call that was not awaited would receive those of the next one.
+ */
+function createCallId(group: ProcessGroup, name: (typeof FUNCTION_NAMES)[number]): number {
+  const number = numCalls.get(group) ?? 0;
+  numCalls.set(group, number + 1);
+  return (FUNCTION_NAMES.length * number + FUNCTION_NAMES.indexOf(name)) % NUM_CALL_IDS;
+}
+
+/** Throws if a message from `sender` has the ID of another call. */
+function checkCallId({ group, where, id }: ExchangeCall, sender: number, receivedId: number): void {
+  if (receivedId === id) return;
+  throw new CollectiveMismatchError({
+    where: `${where}, rank ${group.ranks[group.rank]}`,
+    expected: "the same call on all ranks",
+    received: `a message of another call from rank ${group.ranks[sender]}`,
+    remedy:
+      "make the same calls in the same order on all ranks, and await each before the next collective of the group",
+  });
 }
 
 /** The message of a rank: the result of its call, or the message of its error. */
@@ -252,18 +291,21 @@ function createRankError(
   });
 }
 
-// A text is sent as UTF-8. The first message has a fixed size, which all ranks know: the number of bytes, in two parts,
-// and the first bytes. Most texts are complete then. The other bytes follow in a second message.
+// A text is sent as UTF-8. The first message has a fixed size, which all ranks know: the ID of the call (16 bits), the
+// number of bytes (32 bits), and the first bytes. Most texts are complete then. The other bytes follow in a second
+// message.
 
 const FIRST_MESSAGE_WORDS = 64;
-const LENGTH_WORDS = 2;
-const LENGTH_BASE = 2 ** 24;
-const FIRST_MESSAGE_BYTES = BYTES_PER_WORD * (FIRST_MESSAGE_WORDS - LENGTH_WORDS);
+const HEADER_WORDS = 2;
+const WORD_BASE = 2 ** 24;
+/** The first word has the ID times this number, plus the upper 8 bits of the number of bytes. */
+const CALL_ID_BASE = WORD_BASE / NUM_CALL_IDS;
+const FIRST_MESSAGE_BYTES = BYTES_PER_WORD * (FIRST_MESSAGE_WORDS - HEADER_WORDS);
 
-function encodeFirstMessage(bytes: Uint8Array): Float32Array {
+function encodeFirstMessage(callId: number, bytes: Uint8Array): Float32Array {
   const words = new Float32Array(FIRST_MESSAGE_WORDS);
-  words.set([Math.floor(bytes.length / LENGTH_BASE), bytes.length % LENGTH_BASE]);
-  words.set(packBytes(bytes.subarray(0, FIRST_MESSAGE_BYTES)), LENGTH_WORDS);
+  words.set([callId * CALL_ID_BASE + Math.floor(bytes.length / WORD_BASE), bytes.length % WORD_BASE]);
+  words.set(packBytes(bytes.subarray(0, FIRST_MESSAGE_BYTES)), HEADER_WORDS);
   return words;
 }
 
@@ -275,11 +317,12 @@ interface ReceivedText {
   readonly numRemainingWords: number;
 }
 
-function decodeFirstMessage(words: Float32Array): ReceivedText {
-  const numBytes = words[0]! * LENGTH_BASE + words[1]!;
+function decodeFirstMessage(call: ExchangeCall, sender: number, words: Float32Array): ReceivedText {
+  checkCallId(call, sender, Math.floor(words[0]! / CALL_ID_BASE));
+  const numBytes = (words[0]! % CALL_ID_BASE) * WORD_BASE + words[1]!;
   return {
     numBytes,
-    firstBytes: unpackBytes(words.subarray(LENGTH_WORDS), Math.min(numBytes, FIRST_MESSAGE_BYTES)),
+    firstBytes: unpackBytes(words.subarray(HEADER_WORDS), Math.min(numBytes, FIRST_MESSAGE_BYTES)),
     numRemainingWords: Math.ceil(Math.max(0, numBytes - FIRST_MESSAGE_BYTES) / BYTES_PER_WORD),
   };
 }
@@ -294,15 +337,20 @@ function decodeText({ numBytes, firstBytes }: ReceivedText, remainingWords: Floa
 const encodeRemainingBytes = (bytes: Uint8Array): Float32Array => packBytes(bytes.subarray(FIRST_MESSAGE_BYTES));
 
 /** Returns the text of every rank, by rank. */
-async function allGatherTexts({ group, label }: ExchangeCall, text: string): Promise<readonly string[]> {
+async function allGatherTexts(call: ExchangeCall, text: string): Promise<readonly string[]> {
+  const { group, label, id } = call;
   if (group.size === 1) return [text];
   const bytes = new TextEncoder().encode(text);
-  const firstMessages = await allGatherWords(group, encodeFirstMessage(bytes), {
+  const firstMessages = await allGatherWords(group, encodeFirstMessage(id, bytes), {
     label,
     counts: group.ranks.map(() => FIRST_MESSAGE_WORDS),
   });
   const receivedTexts = group.ranks.map((_, rank) =>
-    decodeFirstMessage(firstMessages.subarray(rank * FIRST_MESSAGE_WORDS, (rank + 1) * FIRST_MESSAGE_WORDS)),
+    decodeFirstMessage(
+      call,
+      rank,
+      firstMessages.subarray(rank * FIRST_MESSAGE_WORDS, (rank + 1) * FIRST_MESSAGE_WORDS),
+    ),
   );
   const counts = receivedTexts.map(({ numRemainingWords }) => numRemainingWords);
   const remainingWords = counts.some((count) => count > 0)
@@ -329,7 +377,8 @@ async function allGatherWords(
 }
 
 /** Returns the text of the root. The texts of other ranks are ignored. */
-async function broadcastText({ group, label }: ExchangeCall, text: string, root: number): Promise<string> {
+async function broadcastText(call: ExchangeCall, text: string, root: number): Promise<string> {
+  const { group, label, id } = call;
   if (group.size === 1) return text;
   const bytes = new TextEncoder().encode(text);
   const broadcastWords = async (words: Float32Array): Promise<Float32Array> => {
@@ -337,7 +386,7 @@ async function broadcastText({ group, label }: ExchangeCall, text: string, root:
     group.broadcast(x, root, { label }).wait();
     return await x.read();
   };
-  const receivedText = decodeFirstMessage(await broadcastWords(encodeFirstMessage(bytes)));
+  const receivedText = decodeFirstMessage(call, root, await broadcastWords(encodeFirstMessage(id, bytes)));
   const { numRemainingWords } = receivedText;
   if (numRemainingWords === 0) return decodeText(receivedText, new Float32Array(0));
   const remainingWords = group.rank === root ? encodeRemainingBytes(bytes) : new Float32Array(numRemainingWords);
