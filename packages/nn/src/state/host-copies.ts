@@ -28,9 +28,10 @@ export const checkpointOptions = defineOptions("checkpoint", {
    */
   host: option.string({ optional: true }),
   /**
-   * Whether `saveCheckpoint` copies all values to the host at the call, so that training can continue before the
-   * promise resolves. With false, it copies 2 MiB at a time, so that the host needs no memory for whole states. Then
-   * parameters and optimizer states must not change before the promise resolves. The same on all ranks. Default true.
+   * Whether `saveCheckpoint` copies all values to the host at the call, so that on one rank training can continue
+   * before the promise resolves. With false, it copies 2 MiB at a time, so that the host needs no memory for whole
+   * states. Then parameters and optimizer states must not change before the promise resolves. The same on all ranks.
+   * Default true.
    */
   snapshot: option.boolean({ default: true }),
 });

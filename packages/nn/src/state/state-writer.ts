@@ -109,7 +109,7 @@ export class ChunkWriter implements StateWriter {
       where: this.#where,
       expected: "parameters and optimizer states that do not change before the promise resolves",
       received: `"${name}", which was modified meanwhile`,
-      remedy: "await saveCheckpoint before the next step, or omit snapshot: false",
+      remedy: "await saveCheckpoint before the next step",
     });
   }
 }

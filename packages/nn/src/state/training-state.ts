@@ -65,7 +65,8 @@ const trainingIds = new WeakMap<Module, string>();
  * the state of the random number generator, and custom `data` (any JSON value, such as an epoch or a loss curve).
  * Parameters and optimizers are equal on every rank, or gathered if they are sharded, so rank 0 writes one file on any
  * mesh, which can be loaded on any other. Collective: resolves on every rank when the complete file is on disk (see
- * `writeSafetensors`), and rejects on every rank if it could not be written.
+ * `writeSafetensors`), and rejects on every rank if it could not be written. On several ranks, await it before the next
+ * collective, because it communicates until it resolves.
  *
  * By default, the host memory of the ranks that write holds the whole state as float32 until the promise resolves. With
  * `snapshot: false`, it holds 2 MiB at a time, and the device of a sharded model one gathered tensor. Training must then
@@ -135,7 +136,7 @@ interface CollectedState {
 }
 
 /**
- * Collects the state to save. For a snapshot, ranks that write start to read it at once, so that training can continue.
+ * Collects the state to save. For a snapshot, ranks that write start to read it at once, so that it may change later.
  * For a sharded model, all ranks gather the tensors, one after the other.
  */
 function collectState(ctx: Context, { model, optimizer }: TrainingState, call: CheckpointRequest): CollectedState {
