@@ -220,6 +220,19 @@ describe("loadCheckpoint changes nothing on any rank if a checkpoint", () => {
   });
 });
 
+test("a checkpoint of another dtype is rejected with a remedy that applies to loadCheckpoint", async () => {
+  const path = join(directory(), "x");
+  await onMesh({ sp: 2 }, async (ctx) => {
+    await saveCheckpoint(ctx, path, { model: new Linear(ctx, 2, 2, { dtype: "bfloat16" }) });
+    const model = new Linear(ctx, 2, 2);
+    const before = await values(model.stateDict());
+    await expect(loadCheckpoint(ctx, path, { model })).rejects.toThrow(
+      /^.*: expected "weight" and 1 more with the dtype of the model, float32, received bfloat16; create the model with dtype: "bfloat16"; no tensor was modified$/,
+    );
+    expect(await values(model.stateDict())).toEqual(before);
+  });
+});
+
 test("saveCheckpoint creates the folder of the checkpoint", async () => {
   const path = join(directory(), "runs", "first", "x");
   await onOneRank((ctx) => saveCheckpoint(ctx, path, { model: buildModel(ctx) }));

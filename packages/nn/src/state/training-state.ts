@@ -349,11 +349,33 @@ function checkState(ctx: Context, { file, stateMetadata }: OpenCheckpoint, { mod
     });
   }
   const device = model.parameters()[0]?.device ?? ctx.device;
-  model.loadStateDict(describeTensors(file, "model.", device), { dryRun: true });
+  const modelTensors = describeTensors(file, "model.", device);
+  // With `cast`, so that the error for other dtypes names a remedy that applies to checkpoints.
+  model.loadStateDict(modelTensors, { dryRun: true, cast: true });
+  checkDTypes(where, model, modelTensors);
   if (!optimizer) return;
   if (!stateMetadata.optimizer) throw new StateDictError({ where, expected: "an optimizer's state", received: "none" });
   const tensors = describeTensors(file, "optimizer.", device);
   optimizer.loadStateDict({ ...stateMetadata.optimizer, tensors }, { dryRun: true });
+}
+
+/** Throws a StateDictError if the dtype of a parameter or a buffer of the model differs from that in a file. */
+function checkDTypes(where: string, model: Module, tensors: ReadonlyMap<string, Tensor>): void {
+  const entries = [...model.stateDict()].map(([name, { dtype }]) => ({
+    name,
+    dtype,
+    fileDType: tensors.get(name)!.dtype,
+  }));
+  const mismatches = entries.filter(({ dtype, fileDType }) => dtype !== fileDType);
+  const [first] = mismatches;
+  if (!first) return;
+  const others = mismatches.length > 1 ? ` and ${mismatches.length - 1} more` : "";
+  throw new StateDictError({
+    where,
+    expected: `"${first.name}"${others} with the dtype of the model, ${first.dtype}`,
+    received: first.fileDType,
+    remedy: `create the model with dtype: "${first.fileDType}"; no tensor was modified`,
+  });
 }
 
 /**
