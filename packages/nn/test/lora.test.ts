@@ -195,6 +195,25 @@ describe("merged LoRA", () => {
       expect(maxDifference(await outputAfter.read(), await outputBefore.read())).toBeGreaterThan(1e-2);
     }));
 
+  test("runs the forward hooks of its layers", () =>
+    onOneRank(async (ctx) => {
+      using module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank, alpha });
+      ctx.device.write(module.b.weight, generateNumbers(module.b.weight.size, 3));
+      module.eval();
+      using x = fromArray(ctx, generateNumbers(inFeatures, 1), [1, inFeatures]);
+      for (const layer of [module.base, module.a, module.b]) {
+        using handle = layer.registerForwardHook((y) => (y as Tensor).scale(2));
+        using unmergedOut = module.forward(x);
+        module.merge();
+        using mergedOut = module.forward(x);
+        expect(await mergedOut.read()).toEqual(await unmergedOut.read());
+        handle.remove();
+        using outWithoutHook = module.forward(x);
+        expect(maxDifference(await outWithoutHook.read(), await unmergedOut.read())).toBeGreaterThan(0.1);
+        module.unmerge();
+      }
+    }));
+
   test("cannot be trained", () =>
     onOneRank((ctx) => {
       using module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank });

@@ -95,7 +95,8 @@ export class LoRA extends Module {
   /** x [..,in] → [..,out]. `options` of dropout describe how the sequence is sharded in this call. */
   forward(x: Tensor, options?: DropoutForwardOptions): Tensor {
     checkTensor("LoRA", x);
-    if (this.#merged) return x.linear(this.#mergedWeight(this.#merged), this.base.bias);
+    const { mergedWeight } = this;
+    if (mergedWeight && !this.#hasLayerHooks) return x.linear(mergedWeight, this.base.bias);
     const lowRankOutput = this.a.forward(this.#dropout.forward(x, options)).scale(this.scale);
     return this.base.forward(x).add(this.b.forward(lowRankOutput));
   }
@@ -110,7 +111,12 @@ export class LoRA extends Module {
     return this.base.bias;
   }
 
-  /** Whether `forward` is a single matmul with `mergedWeight`. */
+  /** Whether a layer has forward hooks, which a product with the merged weight would skip. */
+  get #hasLayerHooks(): boolean {
+    return [this.base, this.a, this.b, this.#dropout].some(({ hasForwardHooks }) => hasForwardHooks);
+  }
+
+  /** Whether `forward` is a single matmul with `mergedWeight`, unless a layer of the adapter has forward hooks. */
   get isMerged(): boolean {
     return this.#merged !== undefined;
   }
@@ -125,7 +131,8 @@ export class LoRA extends Module {
 
   /**
    * Makes `forward` as fast as that of the base, for inference: computes W + scale · B A and keeps it in addition to W.
-   * W and the state dict do not change. If W, A or B change, the merged weight is recomputed at its next use.
+   * W and the state dict do not change. If W, A or B change, the merged weight is recomputed at its next use. If a layer
+   * of the adapter has forward hooks, `forward` runs the layers and their hooks instead.
    */
   merge(): this {
     this.#merged ??= this.#mergeWeight();
