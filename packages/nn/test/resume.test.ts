@@ -1,6 +1,7 @@
 import { copyFileSync, existsSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import {
+  AutogradError,
   type Context,
   type Coordinate,
   fromArray,
@@ -17,6 +18,7 @@ import {
   AdamW,
   Dropout,
   FileError,
+  fullyShard,
   GELU,
   LayerNorm,
   loadCheckpoint,
@@ -230,6 +232,19 @@ test("a checkpoint of another dtype is rejected with a remedy that applies to lo
       /^.*: expected "weight" and 1 more with the dtype of the model, float32, received bfloat16; create the model with dtype: "bfloat16"; no tensor was modified$/,
     );
     expect(await values(model.stateDict())).toEqual(before);
+  });
+});
+
+test.each([0, 1, 2, 3] as const)("a backward after loadCheckpoint is rejected, in stage %i of ZeRO", async (stage) => {
+  const path = join(directory(), "x");
+  await onMesh({ dp: 2 }, async (ctx) => {
+    const model = new Sequential(new Linear(ctx, 2, 3), new Linear(ctx, 3, 1));
+    if (stage !== 0) fullyShard(ctx, model, { stage });
+    await saveCheckpoint(ctx, path, { model });
+    using x = fromArray(ctx, [1, 2], [1, 2]);
+    const loss = model.forward(x).sum();
+    await loadCheckpoint(ctx, path, { model });
+    expect(() => loss.backward()).toThrow(AutogradError);
   });
 });
 

@@ -305,6 +305,11 @@ export class FlatParameters implements GradientReducer, Disposable {
     this.#needsReduce = false;
   }
 
+  /** Called after values were read into the shards of released parameters. A graph that saved the old ones is invalid. */
+  recordLoad(): void {
+    this.#flatTensor.storage.recordMutation("load");
+  }
+
   /**
    * Called after the shards were updated: posts the all-gather of whole parameters or, in stage 3, releases them until
    * use.

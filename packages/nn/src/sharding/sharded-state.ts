@@ -154,8 +154,13 @@ export async function readStateDict(
  * its part of sharded parameters, a chunk at a time, without communication.
  */
 export async function readModelState(model: Module, source: TensorSource): Promise<void> {
-  for (const unit of listUnits(model.parameters())) unit.release();
-  for (const entry of listModelEntries(model)) await readEntry(entry, source);
+  const units = listUnits(model.parameters());
+  for (const unit of units) unit.release();
+  try {
+    for (const entry of listModelEntries(model)) await readEntry(entry, source);
+  } finally {
+    for (const unit of units) unit.recordLoad();
+  }
 }
 
 /** Loads a tensor, or this rank's part of it, from a source. */
