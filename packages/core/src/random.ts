@@ -1,7 +1,7 @@
 import type { Context } from "./context.ts";
 import { allocate, type DeviceOrContext, isContext, resolveDevice } from "./creation.ts";
 import type { Device } from "./device.ts";
-import { OptionError } from "./errors.ts";
+import { AutogradError, OptionError } from "./errors.ts";
 import * as option from "./option.ts";
 import { checkArgument, defineOptions, type OptionsOf } from "./options.ts";
 import type { Shape } from "./shape.ts";
@@ -181,20 +181,33 @@ let activeRngState: RngState | undefined;
 
 /**
  * Returns a function that runs synchronous bodies. The first run uses new stream numbers for random tensors, later runs
- * repeat them.
+ * repeat them. A later run that draws another number of random tensors throws an AutogradError.
  */
-export function preserveRngState(): <T>(body: () => T) => T {
+export function preserveRngState(): <T extends Disposable>(body: () => T) => T {
   const recordedState: RngState = { streamNumbers: [], outerState: activeRngState, nextNumberIndex: undefined };
   return (body) => {
     const previousState = activeRngState;
     activeRngState = recordedState;
     try {
-      return body();
+      const result = body();
+      const { streamNumbers, nextNumberIndex = streamNumbers.length } = recordedState;
+      if (nextNumberIndex === streamNumbers.length) return result;
+      result[Symbol.dispose]();
+      throw createDrawError(streamNumbers.length, nextNumberIndex);
     } finally {
       activeRngState = previousState;
       recordedState.nextNumberIndex = 0;
     }
   };
+}
+
+function createDrawError(expectedDraws: number, receivedDraws: number): AutogradError {
+  return new AutogradError({
+    where: "checkpoint",
+    expected: `${expectedDraws} random tensors in the recomputation, as in the original forward`,
+    received: String(receivedDraws),
+    remedy: "call train() or eval() after the backward, and pass a body that draws the same random tensors again",
+  });
 }
 
 /** Returns the stream number of a random tensor: a new one, or, in a recomputed body, that of the first run. */

@@ -85,6 +85,32 @@ test("a checkpointed body that throws does not disturb the random stream", async
   expect(ctx.randomStream).toBe(1);
 });
 
+test("a recomputation that draws another number of random tensors is rejected", async () => {
+  const ctx = (await referenceWorld(1))[0]!;
+  for (const [drawsBefore, drawsAfter] of [
+    [1, 0],
+    [0, 1],
+    [2, 1],
+  ] as const) {
+    using x = ones(ctx, [2]);
+    x.requiresGrad = true;
+    let numDraws: number = drawsBefore;
+    using y = checkpoint((each) => {
+      let result = mul(each, each);
+      for (let i = 0; i < numDraws; i++) result = addNoise(ctx, result);
+      return result;
+    }, x);
+    using loss = sum(y);
+    numDraws = drawsAfter;
+    const { allocated } = ctx.device.memory();
+    expect(() => loss.backward()).toThrow(
+      `checkpoint: expected ${drawsBefore} random tensors in the recomputation, as in the original forward, received ${drawsAfter}; call train() or eval() after the backward`,
+    );
+    expect(x.grad).toBeNull();
+    expect(ctx.device.memory().allocated).toBeLessThanOrEqual(allocated); // the backward has freed saved tensors
+  }
+});
+
 function throwInBody({ shape }: Tensor): Tensor {
   throw new Error(`no [${shape}]`);
 }
