@@ -131,6 +131,21 @@ test("one rank steps without reduceGradients", () =>
     expect(await model.weight.read()).not.toEqual(weightBefore);
   }));
 
+test("clipGradNorm ignores gradients of frozen parameters, which differ by rank", async () => {
+  const gradients = await onMesh({ sp: 2 }, async (ctx) => {
+    using model = new Linear(ctx, 2, 2);
+    runBackward(model, ctx.rank + 1);
+    model.weight.requiresGrad = false;
+    const frozenGradient = await model.weight.grad!.read();
+    reduceGradients(ctx, model);
+    using norm = clipGradNorm(model, 1);
+    expect(await norm.item()).toBeCloseTo(Math.hypot(3, 3), 6);
+    expect(await model.weight.grad!.read()).toEqual(frozenGradient);
+    return model.bias!.grad!.read();
+  });
+  expect(gradients[0]).toEqual(gradients[1]);
+});
+
 test("clipGradNorm rejects unreduced gradients on every rank, unless they are allowed", () =>
   onMesh({ sp: 2 }, async (ctx) => {
     using model = new Linear(ctx, 2, 2);

@@ -29,7 +29,8 @@ export type ClipGradNormOptions = OptionsOf<typeof clipGradNormOptions>;
  * Scales all gradients by one factor so that their total norm is at most `maxNorm` (Pascanu et al. 2013). Returns the
  * norm before scaling, a scalar float32; the host waits for it only if it is read. After `reduceGradients`, gradients
  * are equal on all ranks, and so is their norm, so nothing is communicated; for a sharded model, one number is
- * all-reduced. With `maxNorm` Infinity, the norm is only measured.
+ * all-reduced. With `maxNorm` Infinity, the norm is only measured. Gradients of parameters that do not require grad
+ * (frozen) are ignored.
  *
  * @example
  * ```ts
@@ -54,7 +55,8 @@ export function clipGradNorm(model: Module, maxNorm: number, options?: ClipGradN
   }
   const namedParameters = [...model.namedParameters()].map(([name, source]) => ({ name, source }));
   checkGradientsReduced("clipGradNorm", namedParameters, { allowLocalGradients, callName: "clipGradNorm" });
-  const parameters = [...new Set(model.parameters())];
+  // Gradients of frozen parameters are not reduced, so that their norm may differ by rank, and no step applies them.
+  const parameters = model.parameters().filter(({ requiresGrad }) => requiresGrad);
   const unshardedGradients = parameters.flatMap((parameter) =>
     parameter.grad && !getShard(parameter) ? [parameter.grad] : [],
   );
