@@ -135,6 +135,7 @@ function containerValues(container: object): Iterable<unknown> {
   return prototype === Object.prototype || prototype === null ? Object.values(container) : [];
 }
 
-function isPromise(value: unknown): value is PromiseLike<unknown> {
+/** Returns whether a value is a promise, or another object with a method `then`. */
+export function isPromise(value: unknown): value is PromiseLike<unknown> {
   return typeof (value as PromiseLike<unknown> | null | undefined)?.then === "function";
 }

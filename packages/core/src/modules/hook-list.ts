@@ -1,3 +1,6 @@
+import { formatValue, OptionError } from "../errors.ts";
+import { isPromise } from "../scope.ts";
+
 /** Removes a hook. Disposing it also removes the hook, so that `using` limits a hook to a block. */
 export interface RemovableHandle extends Disposable {
   /** Removes the hook. Does nothing if it was removed before. */
@@ -29,4 +32,27 @@ export class HookList<F> {
     this.#registrations = registrations;
     this.#hooks = registrations.map(({ hook }) => hook);
   }
+}
+
+/** Returns the result of a forward pre-hook: new arguments, or nothing. `where` is the name of the module's class. */
+export function checkPreHookResult(where: string, result: unknown): readonly unknown[] | undefined {
+  if (result === undefined || result === null) return undefined;
+  if (Array.isArray(result)) return result;
+  throw new OptionError({
+    where: `${where}: forward pre-hook`,
+    expected: "an array of the arguments of forward, or undefined",
+    received: formatValue(result),
+    remedy: isPromise(result) ? "pass a synchronous function" : "return the arguments in an array, such as [x]",
+  });
+}
+
+/** Returns the result of a forward hook. A promise may only replace that of an asynchronous forward. */
+export function checkHookResult(where: string, result: unknown, output: unknown): unknown {
+  if (!isPromise(result) || isPromise(output)) return result;
+  throw new OptionError({
+    where: `${where}: forward hook`,
+    expected: "a new result of forward, or undefined",
+    received: "a promise, as of an async function",
+    remedy: "pass a synchronous function; it may start a read() and handle its promise with then()",
+  });
 }

@@ -4,7 +4,7 @@ import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import { keep, scopeUnlessAsync } from "../scope.ts";
 import { isTensor, type Tensor } from "../tensor.ts";
-import { HookList, type RemovableHandle } from "./hook-list.ts";
+import { checkHookResult, checkPreHookResult, HookList, type RemovableHandle } from "./hook-list.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
 
 /** Runs before `forward` of `module` and returns its new arguments, or nothing to leave them unchanged. */
@@ -80,12 +80,13 @@ export abstract class Module implements Disposable {
       scopeUnlessAsync(() => {
         if (!this.#areFieldsChecked) this.#checkFields();
         const hookedArgs = this.#forwardPreHooks.hooks.reduce(
-          (hookArgs, hook) => hook(hookArgs, this) ?? hookArgs,
+          (hookArgs, hook) => checkPreHookResult(className(this), hook(hookArgs, this)) ?? hookArgs,
           args,
         );
         const output = Reflect.apply(forward, this, hookedArgs) as unknown;
         return this.#forwardHooks.hooks.reduce(
-          (hookOutput, hook) => hook(hookOutput, hookedArgs, this) ?? hookOutput,
+          (hookOutput, hook) =>
+            checkHookResult(className(this), hook(hookOutput, hookedArgs, this), hookOutput) ?? hookOutput,
           output,
         );
       });

@@ -4,6 +4,7 @@ import { fromArray, ones } from "../../src/creation.ts";
 import { OptionError, ShapeError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
 import { Linear } from "../../src/modules/linear.ts";
+import { Module } from "../../src/modules/module.ts";
 import { reduceGradients } from "../../src/modules/parameters.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/index.ts";
@@ -133,6 +134,36 @@ describe("forward hooks", () => {
     expect(innerOutput!.isDisposed).toBe(true);
     expect(() => linear.registerForwardHook(1 as never)).toThrow(OptionError);
     expect(() => linear.registerForwardPreHook(null as never)).toThrow(OptionError);
+  });
+
+  test("reject arguments that are not an array, and a promise instead of the result", async () => {
+    using x = ones(ctx, [1, 2]);
+    const preHooks = [
+      {
+        hook: () => x as never,
+        message: /^Linear: forward pre-hook: expected an array of the arguments .* such as \[x\]$/,
+      },
+      { hook: async (args: unknown) => args as never, message: /received a Promise; pass a synchronous function$/ },
+    ];
+    for (const { hook, message } of preHooks) {
+      const linear = layer();
+      linear.registerForwardPreHook(hook as never);
+      expect(() => linear.forward(x)).toThrow(message);
+    }
+    const linear = layer();
+    linear.registerForwardHook(async () => {});
+    expect(() => linear.forward(x)).toThrow(
+      /^Linear: forward hook: expected a new result .* received a promise, as of an async/,
+    );
+
+    class AsyncLayer extends Module {
+      async forward(value: number): Promise<number> {
+        return value + 1;
+      }
+    }
+    const asyncLayer = new AsyncLayer();
+    asyncLayer.registerForwardHook(async (output) => ((await output) as number) * 2);
+    expect(await asyncLayer.forward(1)).toBe(4);
   });
 });
 
