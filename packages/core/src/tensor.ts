@@ -47,8 +47,8 @@ export interface Replication {
 /** Reduces the gradients of a set of parameters, and holds the reduced gradients. */
 export interface GradientReducer {
   reduceGradients(): void;
-  /** Disposes the reduced gradients. */
-  zeroGrad(): void;
+  /** Disposes or clears the reduced gradients of those of its parameters that are listed. */
+  zeroGrad(parameters: readonly Tensor[]): void;
 }
 
 /** Geometry of a view; see `Tensor.view`. */

@@ -1,6 +1,18 @@
-import { type Context, type Coordinate, fromArray, Linear, ones, reduceGradients, scope } from "@mosaic/core";
+import {
+  type Context,
+  type Coordinate,
+  fromArray,
+  full,
+  Linear,
+  Module,
+  ones,
+  reduceGradients,
+  scope,
+  type Tensor,
+} from "@mosaic/core";
 import { expect, test } from "vitest";
-import { Sequential } from "../src/index.ts";
+import { fullyShard, readStateDict, Sequential, SGD } from "../src/index.ts";
+import { maxDifference } from "./reference/numbers.ts";
 import { onMesh } from "./reference/world.ts";
 
 const MEBIBYTE = 2 ** 20;
@@ -72,5 +84,46 @@ test("reduceGradients equals the reduction along one axis after the other, also 
   for (const { reduced, expected } of gradients) {
     expect(reduced).toEqual(gradients[0]!.reduced);
     for (const [i, value] of expected.entries()) expect(Math.abs(reduced[i]! - value)).toBeLessThanOrEqual(2 ** -22);
+  }
+});
+
+test("zeroGrad of a submodule or of its optimizer keeps the other gradients of a unit that fullyShard shards", async () => {
+  class Model extends Module {
+    readonly first: Linear;
+    readonly second: Linear;
+
+    constructor(ctx: Context) {
+      super();
+      this.first = this.addChild("first", new Linear(ctx, 3, 5));
+      this.second = this.addChild("second", new Linear(ctx, 5, 2));
+    }
+
+    forward(x: Tensor): Tensor {
+      return this.second.forward(this.first.forward(x).tanh());
+    }
+  }
+  /** Trains the halves of a model by an optimizer each, and returns all parameters. */
+  const train = async (ctx: Context, stage: 0 | 1 | 2 | 3): Promise<readonly number[]> => {
+    using model = new Model(ctx);
+    if (stage !== 0) fullyShard(ctx, model, { stage, axis: "sp" });
+    using firstOptimizer = new SGD(model.first, { lr: 0.1, momentum: 0.5 });
+    using secondOptimizer = new SGD(model.second, { lr: 0.1 });
+    for (let step = 0; step < 4; step++) {
+      using x = full(ctx, [1, 3], step + ctx.rank);
+      scope(() => model.forward(x).square().sum().backward());
+      reduceGradients(ctx, model);
+      firstOptimizer.step();
+      if (step === 1) model.first.zeroGrad();
+      else firstOptimizer.zeroGrad();
+      secondOptimizer.step();
+      if (step > 0) secondOptimizer.zeroGrad(); // gradients of steps 0 and 1 add up
+    }
+    const state = await readStateDict(ctx, model);
+    return [...state.values()].flatMap(({ values }) => [...values]);
+  };
+  const [expected] = await onMesh({ sp: 2 }, (ctx) => train(ctx, 0));
+  for (const stage of [1, 2, 3] as const) {
+    for (const parameters of await onMesh({ sp: 2 }, (ctx) => train(ctx, stage)))
+      expect(maxDifference(parameters, expected!)).toBeLessThan(1e-6);
   }
 });

@@ -416,11 +416,13 @@ export abstract class Module implements Disposable {
 
   /** Disposes every parameter's gradient. */
   zeroGrad(): void {
-    for (const parameter of this.parameters()) {
+    const parameters = this.parameters();
+    for (const parameter of parameters) {
       parameter.grad?.dispose();
       parameter.grad = null;
-      parameter.replication?.reducer?.zeroGrad();
     }
+    const reducers = new Set(parameters.flatMap(({ replication }) => replication?.reducer ?? []));
+    for (const reducer of reducers) reducer.zeroGrad(parameters);
   }
 
   /** Sets the training mode of this module and all its children. */

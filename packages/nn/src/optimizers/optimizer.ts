@@ -274,7 +274,8 @@ export abstract class Optimizer implements Disposable {
 
   /** Disposes every parameter's gradient. */
   zeroGrad(): void {
-    for (const unit of this.#lastSlotByUnit.keys()) unit.zeroGrad();
+    const parameters = this.slots.map(({ source }) => source);
+    for (const unit of this.#lastSlotByUnit.keys()) unit.zeroGrad(parameters);
     for (const { source } of this.slots) {
       source.grad?.dispose();
       source.grad = null;

@@ -278,31 +278,52 @@ export class FlatParameters implements GradientReducer, Disposable {
     if (reducedGradient) device.kernels.binary("add", this.#gradient, this.#gradient, reducedGradient);
     for (const { tensor } of this.shards) {
       tensor.grad?.dispose();
-      const offset = tensor.offset - this.#shard.offset;
-      tensor.grad = this.#gradient.view({ shape: tensor.shape, strides: [1], offset: tensor.size > 0 ? offset : 0 });
+      tensor.grad = this.#viewShard(this.#gradient, tensor);
     }
     reducedGradient?.dispose();
     this.release();
     this.onReduceEnd();
   }
 
-  /** Disposes the gradients of this rank's shards and of the parameters. */
-  zeroGrad(): void {
+  /**
+   * Disposes the gradients of this rank's shards and of the parameters. If `parameters` do not include all parameters
+   * of the unit, as those of a submodule, the gradients of the others remain.
+   */
+  zeroGrad(parameters?: readonly Tensor[]): void {
     this.finishReduce();
     this.#earlyReduction?.[Symbol.dispose]();
     this.#earlyReduction = undefined;
-    this.#numBackwards = 0;
-    for (const { tensor, parameter } of this.shards) {
+    const listedParameters = new Set(parameters ?? this.shards.map(({ parameter }) => parameter));
+    const listedShards = this.shards.filter(({ parameter }) => listedParameters.has(parameter));
+    for (const { tensor, parameter } of listedShards) {
       for (const shardedTensor of [tensor, parameter]) {
         shardedTensor.grad?.dispose();
         shardedTensor.grad = null;
       }
     }
+    if (listedShards.length < this.shards.length) return this.#clearGradients(listedShards);
+    this.#numBackwards = 0;
     this.#gradient?.dispose();
     this.#gradient = null;
     this.#reducedGradient?.dispose();
     this.#reducedGradient = null;
     this.#needsReduce = false;
+  }
+
+  /** Sets the elements of some shards in the unit's gradients to 0. */
+  #clearGradients(shards: readonly ParameterShard[]): void {
+    for (const gradient of [this.#gradient, this.#reducedGradient]) {
+      if (!gradient || gradient.isDisposed) continue;
+      for (const { tensor } of shards) {
+        using elements = this.#viewShard(gradient, tensor);
+        if (elements.size > 0) this.#ctx.device.kernels.fill(elements, 0);
+      }
+    }
+  }
+
+  /** Returns the elements of a unit's gradient that belong to a shard. */
+  #viewShard(gradient: Tensor, { shape, size, offset }: Tensor): Tensor {
+    return gradient.view({ shape, strides: [1], offset: size > 0 ? offset - this.#shard.offset : 0 });
   }
 
   /** Called after values were read into the shards of released parameters. A graph that saved the old ones is invalid. */
