@@ -114,6 +114,7 @@ export {
   reduceGradients,
   skipInit,
 } from "./modules/parameters.ts";
+export { ParameterMismatchError } from "./modules/replica-check.ts";
 export {
   type HostTensor,
   loadState,

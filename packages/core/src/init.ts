@@ -8,6 +8,7 @@ import { launchEnvironment } from "./launch-environment.ts";
 import { type Coordinate, createMesh, type DeviceMesh } from "./mesh.ts";
 import * as option from "./option.ts";
 import { defineOptions, type OptionsOf, type ResolvedOptionsOf } from "./options.ts";
+import { completeChecks } from "./pending-checks.ts";
 import { nextStreamNumber } from "./random.ts";
 import { singleRankGroup } from "./collectives/single-rank-group.ts";
 
@@ -250,18 +251,20 @@ class RankContext implements Context {
 
   /**
    * Calls `beforeClose`, then closes the subgroups, the world and the device, all of them even if one fails. Rejects with
-   * the first failure.
+   * the first failure, or with that of a check that no read has reported.
    */
   async #close(): Promise<void> {
     const groups = new Set(this.mesh.axes.map((axis) => this.mesh.group(axis)));
     groups.delete(this.world);
+    const failures: unknown[] = [];
     const steps: readonly (() => void | Promise<void>)[] = [
       () => this.#beforeClose?.(this),
       () => void (this.#isClosed = true),
       ...[...groups, this.world].map((group) => async () => group[Symbol.asyncDispose]()),
+      // After a failure, the device may wait for a rank that was lost.
+      async () => (failures.length === 0 ? completeChecks(this.device) : undefined),
       () => this.device[Symbol.dispose](),
     ];
-    const failures: unknown[] = [];
     for (const step of steps) {
       try {
         await step();

@@ -13,6 +13,7 @@ import {
   MosaicError,
   ShapeError,
 } from "./errors.ts";
+import { readAfterChecks } from "./pending-checks.ts";
 import type { Sharding } from "./placement/placement.ts";
 import { checkViewBounds, formatShape, isContiguous, type Shape, numel, sameShape } from "./shape.ts";
 import { releasedTensorOwner, type TensorTracker, trackTensor } from "./tracking.ts";
@@ -46,6 +47,8 @@ export interface Replication {
 
 /** Reduces the gradients of a set of parameters, and holds the reduced gradients. */
 export interface GradientReducer {
+  /** Whether the ranks store only shards of the parameters, and gather them for each use. Default false. */
+  readonly storesOnlyShards?: boolean;
   reduceGradients(): void;
   /** Disposes or clears the reduced gradients of those of its parameters that are listed. */
   zeroGrad(parameters: readonly Tensor[]): void;
@@ -291,10 +294,13 @@ export class Tensor implements Disposable, TensorInit {
     return out;
   }
 
-  /** Resolves to the values, row-major, as float32. A program waits for the device only here and in `synchronize`. */
+  /**
+   * Resolves to the values, row-major, as float32. A program waits for the device only here and in `synchronize`.
+   * Rejects with the error of an operation that was enqueued before, such as a ParameterMismatchError.
+   */
   read(): Promise<Float32Array> {
     this.assertNotDisposed("read");
-    return this.device.read(this);
+    return readAfterChecks(this.device, this.device.read(this));
   }
 
   /** Resolves to the value of a tensor with one element. */

@@ -113,8 +113,9 @@ test("every stage posts the transfers of a unit before the computation that they
     return log!;
   };
   const layers = ["backward 2", "reduceScatter", "backward 1", "reduceScatter", "backward 0", "reduceScatter"];
+  // The all-gather at the end has the result of the comparison of whole parameters.
   for (const stage of [1, 2] as const)
-    expect(await record(stage)).toEqual(["forward 0", "forward 1", "forward 2", ...layers]);
+    expect(await record(stage)).toEqual(["forward 0", "forward 1", "forward 2", ...layers, "allGather"]);
   expect(await record(3)).toEqual([
     ...["allGather", "allGather", "forward 0", "allGather", "forward 1", "forward 2"],
     // The logging hook runs before the hook that gathers for the backward: the unit itself, and the previous one.
@@ -178,7 +179,8 @@ test("stage 1 accumulates whole gradients, bitwise equal to no sharding, with on
       bytesSentByStep.push(group.traffic().bytesSent - bytesSentBefore);
     }
     const units = listUnitSizes(model).map((unit) => 4 * computeShardSize(unit, ranks));
-    return { parameters: await readParameters(model), sent: bytesSentByStep, units };
+    const sizes = model.parameters().map(({ size }) => size);
+    return { parameters: await readParameters(model), sizes, sent: bytesSentByStep, units };
   };
   const mesh = { dp: ranks, sp: 1 };
   const [[unshardedResult], [shardedResult]] = [
@@ -186,13 +188,15 @@ test("stage 1 accumulates whole gradients, bitwise equal to no sharding, with on
     await onMesh(mesh, (ctx) => trainAndCount(ctx, 1)),
   ];
   expect(shardedResult!.parameters).toEqual(unshardedResult!.parameters);
-  const { units, sent } = shardedResult!;
+  const { units, sizes, sent } = shardedResult!;
   const shard = units.reduce((sum, unit) => sum + unit, 0);
   // A reduce-scatter and an all-gather, the loss and its count of two backwards, and the reductions that were posted
   // too early.
   const countExpectedBytes = (earlyBytes: number): number => (ranks - 1) * (2 * shard + earlyBytes + 2 * 12);
+  // In the first step, rank 0 sends its parameters and one number for each of them, to compare them.
+  const compareBytes = 4 * sizes.reduce((sum, size) => sum + size, 0) + 4 * sizes.length;
   expect(sent).toEqual([
-    countExpectedBytes(shard - units.at(-1)!),
+    countExpectedBytes(shard - units.at(-1)!) + compareBytes,
     countExpectedBytes(0),
     countExpectedBytes(0),
     countExpectedBytes(units[1]!),

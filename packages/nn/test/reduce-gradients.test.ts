@@ -30,18 +30,30 @@ test.each<Coordinate>([
   { sp: 4 },
   { node: 2, dp: 1, gpu: 2 },
   { dp_replicate: 2, dp_shard: 2, sp: 2 },
-])("reduceGradients sends the bytes of one all-reduce over all ranks: mesh %j", async (mesh) => {
-  const bytesSent = await onMesh(mesh, async (ctx) => {
-    using layer = new Linear(ctx, 512, 512, { bias: false });
-    layer.weight.grad = ones(ctx, [512, 512]);
-    const bytesBefore = await readBytesSent(ctx);
-    reduceGradients(ctx, layer);
-    return (await readBytesSent(ctx)) - bytesBefore;
-  });
-  // Of 1 MiB, each rank sends the parts of the other ranks, and its own reduced part to each of them.
-  const ranks = bytesSent.length;
-  expect(bytesSent).toEqual(bytesSent.map(() => 2 * (1 - 1 / ranks) * MEBIBYTE));
-});
+])(
+  "reduceGradients sends the bytes of one all-reduce over all ranks, and at first of the parameters: mesh %j",
+  async (mesh) => {
+    const bytesSent = await onMesh(mesh, async (ctx) => {
+      using layer = new Linear(ctx, 512, 512, { bias: false });
+      layer.weight.grad = ones(ctx, [512, 512]);
+      const bytesByCall: number[] = [];
+      for (let call = 0; call < 3; call++) {
+        const bytesBefore = await readBytesSent(ctx);
+        reduceGradients(ctx, layer);
+        bytesByCall.push((await readBytesSent(ctx)) - bytesBefore);
+      }
+      return bytesByCall;
+    });
+    // Of 1 MiB, each rank sends the parts of the other ranks, and its own reduced part to each of them.
+    const lastRank = bytesSent.length - 1;
+    const allReduceBytes = 2 * (lastRank / (lastRank + 1)) * MEBIBYTE;
+    for (const [rank, bytes] of bytesSent.entries()) {
+      // To compare the parameters, each rank but the last sends them to the next one, and the result to all others.
+      const compareBytes = (rank < lastRank ? MEBIBYTE : 0) + lastRank * 4;
+      expect(bytes).toEqual([allReduceBytes + compareBytes, allReduceBytes, allReduceBytes]);
+    }
+  },
+);
 
 test("reduceGradients allocates at most two buckets of 25 MiB", async () => {
   const bucketBytes = 25 * MEBIBYTE;

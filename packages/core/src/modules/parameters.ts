@@ -12,6 +12,7 @@ import type { Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { allReduceGradients } from "./gradient-buckets.ts";
 import { checkModule, type Module } from "./module.ts";
+import { compareReplicas } from "./replica-check.ts";
 
 // Parameters are replicated: they are created equal on all ranks, and their gradients are reduced after each backward.
 
@@ -106,6 +107,11 @@ function initialize(ctx: Context, parameter: Tensor, initial: Initializer): void
  * training. Sharded parameters (`fullyShard` of @mosaic/nn) have no `grad` afterwards: each rank holds its shard of the
  * gradients.
  *
+ * The first call for a parameter, frozen or not, also compares it with that of the previous rank, which sends it. The
+ * host does not wait for the result. If ranks differ, the next `read` of a tensor rejects with a ParameterMismatchError on
+ * every rank, or otherwise `close`, and later calls for the module throw it. Parameters of which ranks store only shards
+ * are not compared.
+ *
  * @example
  * ```ts
  * import { init, Linear, randn, reduceGradients, scope } from "@mosaic/core";
@@ -118,13 +124,18 @@ function initialize(ctx: Context, parameter: Tensor, initial: Initializer): void
  * reduceGradients(ctx, layer);
  * Array.from(await layer.bias!.grad!.read()); // => [3, 3]
  * ```
- * @throws DisposedError, before anything is sent, for a parameter of a module that was disposed.
+ * @throws DisposedError, before anything is sent, for a parameter of a module that was disposed. ParameterMismatchError
+ * if an earlier call has found that parameters differ.
  */
 export function reduceGradients(ctx: Context, module: Module): void {
   checkContext("reduceGradients", ctx);
   checkModule("reduceGradients", module);
-  const trainableParameters = module.parameters().filter(({ requiresGrad }) => requiresGrad);
+  const namedParameters = module.namedParameters();
+  const trainableParameters = namedParameters
+    .map(([, parameter]) => parameter)
+    .filter(({ requiresGrad }) => requiresGrad);
   for (const parameter of trainableParameters) parameter.assertNotDisposed("reduceGradients");
+  compareReplicas(ctx, namedParameters);
   const reducers = new Set(trainableParameters.flatMap(({ replication }) => replication?.reducer ?? []));
   for (const reducer of reducers) reducer.reduceGradients();
   const parameters = trainableParameters.filter(({ replication }) => !replication?.reducer);

@@ -139,6 +139,10 @@ export class FlatParameters implements GradientReducer, Disposable {
     return shard;
   }
 
+  get storesOnlyShards(): boolean {
+    return this.stage === 3;
+  }
+
   /** Whether the parameters have memory. Their values may still be in transfer, if the all-gather was only posted. */
   get isGathered(): boolean {
     return !this.#flatTensor.storage.isReleased;
