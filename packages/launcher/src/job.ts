@@ -46,6 +46,11 @@ export interface LaunchOptions {
   readonly maxRestarts?: number;
   /** Delay before the first restart. It doubles with each restart, up to 30 s. Default 1000. */
   readonly restartBackoffMs?: number;
+  /**
+   * After an attempt that ran at least this long, the delay begins with `restartBackoffMs` again. Default 600 000, as
+   * in Kubernetes. Does not affect `maxRestarts`, which counts all restarts.
+   */
+  readonly restartResetMs?: number;
   /** Two consecutive failures, each within this time of the start, end the job. Default 10 000. */
   readonly minUptimeMs?: number;
   /**

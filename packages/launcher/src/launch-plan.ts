@@ -35,6 +35,7 @@ export interface LaunchPlan {
   readonly timeoutMs: number | undefined;
   readonly maxRestarts: number;
   readonly restartBackoffMs: number;
+  readonly restartResetMs: number;
   readonly minUptimeMs: number;
   readonly logDir: string | undefined;
   /** Directory for the traces of all attempts, in a subdirectory for the run; undefined without tracing. */
@@ -55,7 +56,7 @@ const optionKinds: Readonly<Record<keyof LaunchOptions, ArgumentKind>> = {
   },
   ...{ role: argument.string, rdzvId: argument.string, masterPort: argument.number, graceMs: argument.number },
   ...{ failureGraceMs: argument.number, timeoutMs: argument.number, maxRestarts: argument.number },
-  ...{ restartBackoffMs: argument.number, minUptimeMs: argument.number },
+  ...{ restartBackoffMs: argument.number, restartResetMs: argument.number, minUptimeMs: argument.number },
   ...{ logDir: argument.string, traceDir: argument.string, color: argument.boolean, onEvent: argument.callback },
   abort: {
     expected: "an AbortSignal",
@@ -118,6 +119,7 @@ export function resolvePlan(options: LaunchOptions, environment: NodeJS.ProcessE
     timeoutMs: checkTime("timeoutMs", options.timeoutMs ?? 0) || undefined,
     maxRestarts: checkInteger("maxRestarts", options.maxRestarts ?? 0),
     restartBackoffMs: checkTime("restartBackoffMs", options.restartBackoffMs ?? 1000),
+    restartResetMs: checkTime("restartResetMs", options.restartResetMs ?? 600_000),
     minUptimeMs: checkTime("minUptimeMs", options.minUptimeMs ?? 10_000),
     logDir: options.logDir,
     traceDir: options.traceDir === undefined ? undefined : resolve(cwd, options.traceDir),

@@ -32,18 +32,22 @@ export interface AttemptSummary {
   readonly stop: StopRequest | undefined;
 }
 
-/** Decides whether a job is restarted: `--max-restarts`, `--restart-backoff`, `--min-uptime`. */
+/** Decides whether a job is restarted: `--max-restarts`, `--restart-backoff`, `--restart-reset`, `--min-uptime`. */
 export class RestartPolicy {
   readonly #plan: LaunchPlan;
   /** Number of failures before `--min-uptime` had passed, since the last attempt that ran at least that long. */
   #earlyFailures = 0;
+  /** The last attempt that ran for at least `--restart-reset`, after which the delay is that before a first restart. */
+  #lastLongAttempt = 0;
 
   constructor(plan: LaunchPlan) {
     this.#plan = plan;
   }
 
   decide({ attempt, uptimeMs, failure, lost, stop }: AttemptSummary): AttemptDecision {
-    const restartInMs = Math.min(this.#plan.restartBackoffMs * 2 ** Math.min(attempt, MAX_DOUBLINGS), MAX_BACKOFF_MS);
+    if (uptimeMs >= this.#plan.restartResetMs) this.#lastLongAttempt = attempt;
+    const doublings = Math.min(attempt - this.#lastLongAttempt, MAX_DOUBLINGS);
+    const restartInMs = Math.min(this.#plan.restartBackoffMs * 2 ** doublings, MAX_BACKOFF_MS);
     const canRestart = attempt < this.#plan.maxRestarts && stop === undefined;
     const isEarly = uptimeMs < this.#plan.minUptimeMs;
     if (lost !== undefined) {

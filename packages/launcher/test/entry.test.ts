@@ -128,7 +128,7 @@ describe("a launch plan", () => {
     expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: 0 })).toThrow(/positive integer/);
     expect(() => resolvePlan({ entry: "sh", exec: true, nodeArgs: ["-x"] })).toThrow(/apply only to Node/);
     expect(() => resolvePlan({ entry: "sh", exec: true, rdzvId: "a b" })).toThrow(/--rdzv-id: expected/);
-    for (const name of ["graceMs", "failureGraceMs", "timeoutMs", "restartBackoffMs", "minUptimeMs"])
+    for (const name of ["graceMs", "failureGraceMs", "timeoutMs", "restartBackoffMs", "restartResetMs", "minUptimeMs"])
       for (const ms of [-1, Number.NaN, 2 ** 31, Number.POSITIVE_INFINITY])
         expect(() => resolvePlan({ entry: "sh", exec: true, [name]: ms })).toThrow(
           `${name}: expected a time from 0 to`,

@@ -126,12 +126,23 @@ describe("the source of an option's value", () => {
 
 describe("option values", () => {
   it("are parsed to their types", () => {
-    const timeArgs = ["--grace", "1.5s", "--failure-grace=20ms", "--min-uptime", "2m", "--restart-backoff", "3"];
+    const timeArgs = [
+      "--grace",
+      "1.5s",
+      "--failure-grace=20ms",
+      "--min-uptime",
+      "2m",
+      "--restart-backoff",
+      "3",
+      "--restart-reset",
+      "5m",
+    ];
     expect(parseArgs([...timeArgs, "--timeout", "1h", "-n", "cpu"]).launch).toMatchObject({
       graceMs: 1500,
       failureGraceMs: 20,
       minUptimeMs: 120_000,
       restartBackoffMs: 3000,
+      restartResetMs: 300_000,
       timeoutMs: 3_600_000,
       nprocPerNode: "cpu",
     });

@@ -26,6 +26,13 @@ describe("a job with --max-restarts", () => {
     expect(outcome.stderr).toContain("restarting all ranks in 0.002 s (attempt 2)");
   });
 
+  it("has the first delay again after attempts that ran for --restart-reset", async () => {
+    const outcome = await job(["--max-restarts", "3", "--min-uptime", "0", "--restart-reset", "1ms"], ["0,1,2"]);
+    expect(outcome.code).toBe(0);
+    const delays = outcome.stderr.match(/restarting all ranks in \S+ s/g);
+    expect(delays).toEqual(Array(3).fill("restarting all ranks in 0.001 s"));
+  });
+
   it("is restarted no more often than allowed", async () => {
     const outcome = await job(["--max-restarts", "1", "--min-uptime", "0", "--log-dir", "logs"], ["0,1,2"]);
     expect(outcome.code).toBe(3);
@@ -95,7 +102,9 @@ describe("a job with --max-restarts", () => {
 });
 
 describe("the restart policy", () => {
-  const plan = { maxRestarts: 9, restartBackoffMs: 1000, minUptimeMs: 10_000 } as LaunchPlan;
+  const plan = {
+    ...{ maxRestarts: 9, restartBackoffMs: 1000, restartResetMs: 600_000, minUptimeMs: 10_000 },
+  } as LaunchPlan;
   const createFailure = (code: number | null, signal: NodeJS.Signals | null): Failure => ({
     ...{ attempt: 0, node: "n0", rank: 0, local: 0, pid: 1, afterMs: 1, exitCode: code ?? 128, stderrTail: [] },
     ...{ code, signal, log: "", stopped: [], secondary: [] },
@@ -139,6 +148,18 @@ describe("the restart policy", () => {
       new RestartPolicy(plan).decide({ attempt, uptimeMs: 60_000, failure, stop: undefined });
     expect([4, 5, 8].map((attempt) => decide(attempt).restartInMs)).toEqual([16_000, 30_000, 30_000]);
     expect(decide(9)).toEqual({ failure });
+  });
+
+  it("begins with the first delay again after an attempt that ran for --restart-reset", () => {
+    const policy = new RestartPolicy(plan);
+    const decide = (attempt: number, uptimeMs: number, lost?: LostNode) =>
+      policy.decide({ attempt, uptimeMs, failure: lost ? undefined : failure, lost, stop: undefined }).restartInMs;
+    expect([decide(0, 60_000), decide(1, 60_000), decide(2, 599_999)]).toEqual([1000, 2000, 4000]);
+    expect([decide(3, 600_000), decide(4, 60_000), decide(5, 60_000)]).toEqual([1000, 2000, 4000]);
+    const lost: LostNode = { attempt: 6, nodeRank: 1, node: "n1", reason: "connection closed", afterMs: 600_000 };
+    expect([decide(6, 600_000, lost), decide(7, 60_000)]).toEqual([1000, 2000]);
+    // The number of restarts is not reset.
+    expect(decide(9, 600_000)).toBe(undefined);
   });
 
   it("treats ranks that the signal of a stopped job has ended as stopped, and all others as failed", () => {

@@ -35,7 +35,15 @@ const rightValues: Readonly<Record<keyof LaunchOptions, readonly unknown[]>> = {
   ...{ nprocPerNode: [3, 2 ** 40], threads: [3], role: texts, rdzvId: ["x"], nnodes: [], nodeRank: numbers },
   ...{ rdzvEndpoint: texts, rdzvTimeoutMs: numbers, lastCallMs: numbers, bindAny: [true], masterPort: [3] },
   ...{ graceMs: times, failureGraceMs: times, timeoutMs: times, maxRestarts: [3, 2 ** 40], restartBackoffMs: times },
-  ...{ minUptimeMs: times, logDir: texts, traceDir: texts, color: [true], abort: [], onEvent: [action] },
+  ...{
+    restartResetMs: times,
+    minUptimeMs: times,
+    logDir: texts,
+    traceDir: texts,
+    color: [true],
+    abort: [],
+    onEvent: [action],
+  },
 };
 
 /** A call, with those of the values that are valid; all others must be rejected. */

@@ -40,6 +40,7 @@ export function parseSettings(sources: ReadonlyMap<string, SourcedValue>, argv: 
     ...optionalProperty("timeoutMs", values.text("timeout") === "off" ? undefined : values.durationMs("timeout")),
     ...optionalProperty("maxRestarts", values.count("max-restarts", 0)),
     ...optionalProperty("restartBackoffMs", values.durationMs("restart-backoff")),
+    ...optionalProperty("restartResetMs", values.durationMs("restart-reset")),
     ...optionalProperty("minUptimeMs", values.durationMs("min-uptime")),
     ...optionalProperty("logDir", values.text("log-dir")),
     ...optionalProperty("traceDir", values.text("trace")),

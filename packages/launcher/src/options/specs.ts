@@ -106,6 +106,13 @@ export const OPTIONS: readonly OptionSpec[] = [
     helpText: "delay before the first restart; doubles with each restart, up to 30s",
   },
   {
+    name: "restart-reset",
+    kind: "value",
+    value: "TIME",
+    default: "10m",
+    helpText: "after an attempt that ran at least this long, the delay begins with --restart-backoff again",
+  },
+  {
     name: "min-uptime",
     kind: "value",
     value: "TIME",
