@@ -379,6 +379,42 @@ describe("the loss of a node", { repeats: numRepeats }, () => {
   });
 
   it.each([
+    ["SIGTERM", 1, 143],
+    ["SIGTERM", 0, 143],
+    ["a timeout", 1, 124],
+  ] as const)("does not change the result of a job that ends because of %s, if node %i is lost", async (...args) => {
+    const [reason, lostRank, exitCode] = args;
+    const mayExit = join(testDir(), "may-exit");
+    const script = `
+      import { existsSync } from "node:fs";
+      const { connectStore } = await import(process.env.TEST_INDEX);
+      process.on("SIGTERM", () => {
+        console.log("received SIGTERM");
+        setInterval(() => existsSync("${mayExit}") && process.exit(0), 20);
+      });
+      const store = await connectStore();
+      await store.barrier("all", 2, { member: process.env.RANK });
+      console.log("waits");
+      setInterval(() => {}, 60_000);`;
+    const entry = join(testDir(), "stops-later.mjs");
+    writeFileSync(entry, script);
+    const options = ["-N", "2", "--grace", "60s", ...(reason === "SIGTERM" ? [] : ["--timeout", "2s"])];
+    const node = job();
+    const nodes = [0, 1].map((rank) => node(rank, options, [entry])) as [RunningProcess, RunningProcess];
+    const [lostNode, otherNode] = lostRank === 0 ? nodes : [nodes[1], nodes[0]];
+    for (const runningNode of nodes) await runningNode.waitForOutput("waits");
+    if (reason === "SIGTERM") lostNode.child.kill("SIGTERM");
+    for (const runningNode of nodes) await runningNode.waitForOutput("received SIGTERM");
+    process.kill(lostNode.pid, "SIGKILL");
+    await otherNode.waitForOutput("was lost");
+    writeFileSync(mayExit, "");
+    const { code, stderr } = await otherNode.outcome;
+    expect(code).toBe(exitCode);
+    expect(stderr).not.toContain("✖");
+    await expectNoProcesses();
+  });
+
+  it.each([
     ["not reported if a rank failed before", "process.exit(42)", 42, /✖ rank 0 .*: exit 42/],
     [
       "reported instead of a rank that lost its peer before",

@@ -98,7 +98,8 @@ export class MemberCoordinator implements Coordinator {
       children: groupRank * DEFAULT_FAN_OUT + 1 < groupWorldSize,
       network: tlsNetwork({ secret: this.#secret, host: localAddress }),
     });
-    if (this.#lostNode !== undefined) throw new RendezvousError(describeLostNode(this.#lostNode));
+    if (this.#lostNode !== undefined && this.#stopRequest === undefined)
+      throw new RendezvousError(describeLostNode(this.#lostNode));
     this.#isStarting = false;
     // Handled after the ranks have been started.
     for (const stopFrame of this.#earlyStopFrames.splice(0)) setImmediate(() => this.#onStop(stopFrame));
@@ -262,9 +263,12 @@ export class MemberCoordinator implements Coordinator {
     if (this.#attempt < 0) return void this.#connect();
     const { nodeRank, node } = { nodeRank: 0, node: this.#endpoint };
     this.#lostNode = { attempt: this.#attempt, nodeRank, node, reason, afterMs: Date.now() - this.#startTime };
-    if (!this.#isRunning) return this.#fail(new RendezvousError(describeLostNode(this.#lostNode)));
-    this.#outcome.resolve({ lost: this.#lostNode });
-    this.#control.stopRanks(describeLostNode(this.#lostNode));
+    const message = describeLostNode(this.#lostNode);
+    if (!this.#isRunning) return this.#fail(new RendezvousError(message));
+    // The job was requested to stop before the loss, which is therefore not its result.
+    if (this.#stopRequest !== undefined) this.#control.emit({ type: "rendezvous", message });
+    this.#outcome.resolve(this.#stopRequest === undefined ? { lost: this.#lostNode } : { stop: this.#stopRequest });
+    this.#control.stopRanks(message);
   }
 
   #fail(error: Error): void {

@@ -87,6 +87,7 @@ export class RootCoordinator implements Coordinator {
   #notifyWaiter: () => void = () => {};
   #firstFailureAt = Number.POSITIVE_INFINITY;
   #lostAt = Number.POSITIVE_INFINITY;
+  #stopRequestedAt = Number.POSITIVE_INFINITY;
 
   private constructor({ plan, nodes, control, privateDir, server, secret }: RootComponents) {
     this.privateDir = privateDir;
@@ -175,10 +176,12 @@ export class RootCoordinator implements Coordinator {
     const failure = this.#diagnose(records.map((record) => ({ record, hint: findHint(record) })));
     const isEndedByNodeLoss =
       this.#lostNode !== undefined && !(failure !== undefined && this.#firstFailureAt < this.#lostAt);
+    // A node may be lost while a job that was requested to stop ends, for example because its host shuts down.
+    const isLossCause = isEndedByNodeLoss && this.#lostAt < this.#stopRequestedAt;
     const decision = this.#policy.decide({
       ...{ attempt: this.#attempt, uptimeMs: Date.now() - this.#startTime, stop: this.#stopRequest },
       failure: isEndedByNodeLoss ? undefined : failure,
-      lost: isEndedByNodeLoss ? this.#lostNode : undefined,
+      lost: isLossCause ? this.#lostNode : undefined,
     });
     this.#broadcast({ kind: "outcome", attempt: this.#attempt, end: encodeDecision(decision) });
     for (const member of this.#members.values()) member.isParticipant = false;
@@ -187,7 +190,7 @@ export class RootCoordinator implements Coordinator {
 
   stop(request: StopRequest): void {
     if (this.#stopRequest !== undefined) return;
-    this.#stopRequest = request;
+    this.#setStopRequest(request);
     this.#broadcastStop(request.signal, request);
     this.#notifyWaiter();
   }
@@ -415,10 +418,15 @@ export class RootCoordinator implements Coordinator {
       ...forwardedStop,
       outcome: outcome === OUTCOMES["timed-out"] ? "timed-out" : "cancelled",
     };
-    this.#stopRequest = request;
+    this.#setStopRequest(request);
     this.#broadcastStop(name, request, member.nodeRank);
     this.#control.end(request);
     this.#notifyWaiter();
+  }
+
+  #setStopRequest(request: StopRequest): void {
+    this.#stopRequest = request;
+    this.#stopRequestedAt = performance.now();
   }
 
   #broadcastStop(signal: NodeJS.Signals, request: Pick<StopRequest, "reason" | "outcome">, excludedNode = 0): void {
@@ -440,7 +448,9 @@ export class RootCoordinator implements Coordinator {
       const afterMs = Date.now() - this.#startTime;
       this.#lostNode = { attempt: this.#attempt, nodeRank, node: registration.host, reason, afterMs };
     }
-    this.#endRanks(`${nodeName(registration)} was lost: ${reason}`, nodeRank);
+    const message = `${nodeName(registration)} was lost: ${reason}`;
+    if (this.#stopRequest !== undefined) this.#control.emit({ type: "rendezvous", message });
+    this.#endRanks(message, nodeRank);
   }
 
   /** Fails the rendezvous. All registered nodes are refused with the reason. */
