@@ -81,6 +81,62 @@ describe.each(["byte-level", "byte-fallback", "unigram"])("%s", (name) => {
   });
 });
 
+describe("minTokens", () => {
+  const texts = [
+    ...[
+      "",
+      "a",
+      "It's 1 234 567 items  \n\n of   a sea",
+      "ﬁ ö e\u0301 e\u0323\u0302 \u1100\u1161",
+      "日本語 😀👩‍👩‍👧",
+      "\ud800",
+    ],
+    ...["<|endoftext|>".repeat(3), " ".repeat(400), "na".repeat(300), "<s> x </s>"],
+  ];
+
+  test.each(["byte-level", "byte-fallback", "unigram"])("is at most the number of tokens: %s", async (name) => {
+    const { tokenizer, expected } = await openTokenizer(name);
+    for (const text of [...texts, ...expected.texts.map((each) => each.text)]) {
+      const numTokens = tokenizer.encode(text, { addSpecialTokens: false }).length;
+      expect(tokenizer.minTokens(text), text).toBeLessThanOrEqual(numTokens);
+    }
+    // Only a byte-level tokenizer has a token for each byte.
+    expect(tokenizer.minTokens("na".repeat(300)) > 0).toBe(name === "byte-level");
+    expect(() => tokenizer.minTokens(3 as never)).toThrow(/Tokenizer.minTokens: expected a string, received 3/);
+  });
+
+  test("is the bytes divided by those of the longest token, or 0 if a part of the text may be omitted", async () => {
+    const path = resolvePath("tokenizers/byte-level/tokenizer.json");
+    const json = JSON.parse(await readFile(path, "utf8")) as Readonly<Record<string, unknown>>;
+    const model = json.model as { readonly vocab: Readonly<Record<string, number>> };
+    const count = (fields: object, text = "ab".repeat(500)) =>
+      new Tokenizer("tokenizer.json", { tokenizer: { ...json, added_tokens: [], ...fields }, config: {} }).minTokens(
+        text,
+      );
+    const longest = Math.max(...Object.keys(model.vocab).map((token) => token.length));
+    const addedToken = { id: 5000, content: "é".repeat(50), special: true, lstrip: false, rstrip: false };
+    const byteLevel = { type: "ByteLevel", add_prefix_space: false, use_regex: true };
+    expect(count({})).toBe(Math.ceil(1000 / longest));
+    expect(count({ added_tokens: [addedToken] })).toBe(10);
+    expect(count({ normalizer: { type: "NFC" } })).toBe(Math.ceil(1000 / longest));
+    expect(count({ normalizer: { type: "NFC" } }, "e\u0301".repeat(500))).toBe(0);
+    const split = { type: "Split", pattern: { Regex: "a" }, behavior: "Isolated", invert: false };
+    expect(count({ pre_tokenizer: { type: "Sequence", pretokenizers: [split, byteLevel] } })).toBeGreaterThan(0);
+    for (const fields of [
+      { added_tokens: [{ ...addedToken, lstrip: true }] },
+      { added_tokens: [{ ...addedToken, rstrip: true }] },
+      { normalizer: { type: "Lowercase" } },
+      { pre_tokenizer: { type: "WhitespaceSplit" } },
+      { pre_tokenizer: null },
+      { pre_tokenizer: { type: "Sequence", pretokenizers: [{ ...split, behavior: "Removed" }, byteLevel] } },
+      {
+        model: { ...model, vocab: Object.fromEntries(Object.entries(model.vocab).filter(([token]) => token !== "Ā")) },
+      },
+    ])
+      expect(count(fields), JSON.stringify(fields).slice(0, 80)).toBe(0);
+  });
+});
+
 describe("a tokenizer with byte fallback", () => {
   const toIds = (tokenizer: Tokenizer, bytes: Iterable<number>): number[] =>
     Array.from(bytes, (byte) => tokenizer.tokenId(`<0x${byte.toString(16).toUpperCase().padStart(2, "0")}>`)!);

@@ -14,6 +14,7 @@ import { ByteFallback } from "./byte-fallback.ts";
 import { ChatTemplate } from "./chat-template.ts";
 import { checkTokenizer } from "./check-tokenizer.ts";
 import { toEquivalentPreTokenizer } from "./pre-tokenizer.ts";
+import { createTokenBound, type TokenBound } from "./token-bound.ts";
 
 /** A message of a conversation, the input of chat templates. Templates may read further fields. */
 export interface ChatMessage {
@@ -78,6 +79,7 @@ export class Tokenizer {
   readonly #path: string;
   readonly #huggingFaceTokenizer: HuggingFaceTokenizer;
   readonly #byteFallback: ByteFallback | null;
+  readonly #tokenBound: TokenBound;
   /** chat_template, before it is parsed. */
   readonly #templateText: unknown;
   readonly #specialTokens: Readonly<Record<string, string>>;
@@ -91,6 +93,7 @@ export class Tokenizer {
     this.#templateText = files.chatTemplate ?? selectDefaultTemplate(files.config.chat_template);
     this.#specialTokens = readSpecialTokens(files.config);
     checkTokenizer(path, files.tokenizer);
+    this.#tokenBound = createTokenBound(files.tokenizer);
     const settings = createSettings(files);
     [this.#huggingFaceTokenizer, this.#byteFallback] = this.#run(() => {
       const json = { ...files.tokenizer, pre_tokenizer: toEquivalentPreTokenizer(files.tokenizer.pre_tokenizer) };
@@ -119,6 +122,15 @@ export class Tokenizer {
   tokenId(token: string): number | undefined {
     expectValue("Tokenizer.tokenId", typeof token === "string", "a string", token);
     return this.#huggingFaceTokenizer.token_to_id(token);
+  }
+
+  /**
+   * Returns a lower bound of the number of tokens of a text, without encoding it, to reject a text that is too long.
+   * Encoding a megabyte takes seconds. The bound is 0 for a tokenizer that may omit a part of the text.
+   */
+  minTokens(text: string): number {
+    expectValue("Tokenizer.minTokens", typeof text === "string", "a string", text);
+    return this.#tokenBound(text);
   }
 
   /** Encodes a text as ids, with the special tokens that the tokenizer adds, such as the begin-of-text token. */
