@@ -150,6 +150,7 @@ async function serve(args: readonly string[]): Promise<void> {
   const settings = { ...serveSettings, key, model: resolve(serveSettings.model) };
   const server = await startServer(settings, {
     entry: rankEntry,
+    promptWorker: new URL("../dist/prompt-worker.js", import.meta.url),
     page: new URL("../page/chat.html", import.meta.url),
     onReady: () => console.log(`serving ${settings.model} on ${settings.ranks} ranks at ${server.url}`),
   });

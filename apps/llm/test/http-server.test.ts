@@ -4,7 +4,7 @@ import { request as httpRequest, type Server } from "node:http";
 import { type AddressInfo } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { afterAll, afterEach, beforeAll, expect, test } from "vitest";
+import { afterAll, afterEach, beforeAll, expect, test, vi } from "vitest";
 import { Engine } from "../src/serve/engine.ts";
 import { createHttpServer, type RequestRules } from "../src/serve/http-server.ts";
 import { Channel, type RankMessage, type ServerMessage } from "../src/serve/messages.ts";
@@ -12,10 +12,11 @@ import { readServedModel, type ServedModel } from "../src/serve/served-model.ts"
 import { writeServedFolder } from "./served-folder.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "llm-http-test-"));
+const promptWorker = new URL("../dist/prompt-worker.js", import.meta.url);
 let model: ServedModel;
 beforeAll(async () => {
   await writeServedFolder(join(folder, "tiny"));
-  model = await readServedModel(join(folder, "tiny"), 1024);
+  model = await readServedModel(join(folder, "tiny"), { cacheTokens: 1024, promptWorker });
 });
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
@@ -29,11 +30,12 @@ class TestServer {
   constructor(
     limits: Partial<RequestRules> = {},
     sizes: ConstructorParameters<typeof Engine>[0] = { maxRunning: 2, maxWaiting: 1 },
+    servedModel: ServedModel = model,
   ) {
     this.engine = new Engine(sizes);
     const page = readFileSync(new URL("../page/chat.html", import.meta.url), "utf8");
     const allLimits = { host: "127.0.0.1", key: "", maxBodyBytes: 2000, deadlineMs: 60_000, ...limits };
-    this.#http = createHttpServer({ engine: this.engine, model, page, rules: allLimits });
+    this.#http = createHttpServer({ engine: this.engine, model: servedModel, page, rules: allLimits });
   }
 
   async listen(): Promise<void> {
@@ -423,3 +425,50 @@ test("a request that is running when the ranks are stopped gets 503 with the rea
     { error: { message: "the server is shutting down" } },
   ]);
 });
+
+const longText = "In the beginning was the Word. ".repeat(7000);
+
+test("requests are answered while a long prompt is encoded, and while others wait", async () => {
+  const encode = vi.spyOn(model.tokenizer, "encode");
+  try {
+    await startTestServer({ maxBodyBytes: 1e6 }, { maxRunning: 2, maxWaiting: 1 }, { ...model, maxLength: 1e9 });
+    const responses = [1, 2].map((seed) => post({ prompt: longText, seed }));
+    let numAnswered = 0;
+    while (server.sentMessages.length === 0) {
+      expect((await fetch(`${server.url}/v1/models`)).status).toBe(200);
+      if (server.sentMessages.length === 0) numAnswered++;
+    }
+    // If the prompt were encoded in this thread, only a request that arrived before it could be answered.
+    expect(numAnswered).toBeGreaterThan(5);
+    await server.waitForMessages(2);
+    expect(encode).not.toHaveBeenCalled();
+    const expectedTokens = model.tokenizer.encode(longText);
+    for (const message of server.sentMessages) {
+      if (message.type !== "generate") throw new Error(`expected a generate message, received ${message.type}`);
+      expect(message.options.tokens).toEqual(expectedTokens);
+      server.reply(message.id, "x", "stop");
+    }
+    for (const response of responses) expect((await response).status).toBe(200);
+  } finally {
+    encode.mockRestore();
+  }
+});
+
+test.each(["prompt", "messages"])(
+  "%s: a text that is certainly too long is rejected before it is encoded",
+  async (field) => {
+    const encodings = [vi.spyOn(model.tokenizer, "encode"), vi.spyOn(model.encoder, "encode")];
+    try {
+      await startTestServer({ maxBodyBytes: 1e6 });
+      const body = field === "prompt" ? { prompt: longText } : { messages: [{ role: "user", content: longText }] };
+      const response = await post(body, {}, field === "prompt" ? "/v1/completions" : "/v1/chat/completions");
+      expect(await readRefusal(response.clone())).toEqual([400, "context_length_exceeded", field]);
+      expect(await response.text()).toMatch(
+        /context length is 128 tokens; the prompt has at least \d+ tokens, and at least 1/,
+      );
+      for (const encode of encodings) expect(encode).not.toHaveBeenCalled();
+    } finally {
+      for (const encode of encodings) encode.mockRestore();
+    }
+  },
+);

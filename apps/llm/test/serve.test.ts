@@ -11,6 +11,7 @@ import { writeServedFolder } from "./served-folder.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "llm-serve-test-"));
 const model = "tiny";
+const promptWorker = new URL("../dist/prompt-worker.js", import.meta.url);
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 beforeAll(() => writeServedFolder(join(folder, model)));
 
@@ -50,6 +51,7 @@ describe("a server on two ranks", () => {
     const args = ["--model", join(folder, model), "--ranks", "2", "--port", "0", "--batch", "8"];
     server = await serve(parseServeSettings(args), {
       entry: new URL("../dist/rank.js", import.meta.url),
+      promptWorker,
       page: new URL("../page/chat.html", import.meta.url),
       onReady: () => onReady(),
       launchOptions: {
@@ -177,7 +179,11 @@ test("a server whose socket for the ranks cannot be created releases its port an
   mkdirSync(directory);
   vi.stubEnv("TMPDIR", directory);
   const settings = parseServeSettings(["--model", servedFolder, "--port", "0"]);
-  const serveOptions = { entry: new URL("file:///none"), page: new URL("../page/chat.html", import.meta.url) };
+  const serveOptions = {
+    entry: new URL("file:///none"),
+    promptWorker,
+    page: new URL("../page/chat.html", import.meta.url),
+  };
   // Simulates a file system without sockets.
   const { listen } = Server.prototype;
   const listenSpy = vi.spyOn(Server.prototype, "listen").mockImplementation(function (
@@ -202,7 +208,11 @@ test("a server whose socket for the ranks cannot be created releases its port an
 });
 
 test("a folder without a model, an unusable TMPDIR, a port above 65535 and the backend local are usage errors", async () => {
-  const serveOptions = { entry: new URL("file:///none"), page: new URL("../page/chat.html", import.meta.url) };
+  const serveOptions = {
+    entry: new URL("file:///none"),
+    promptWorker,
+    page: new URL("../page/chat.html", import.meta.url),
+  };
   await expect(serve(parseServeSettings(["--model", folder]), serveOptions)).rejects.toThrow(
     /--model: expected a folder with config.json/,
   );

@@ -7,6 +7,7 @@ import { createConfig } from "../src/model-folder.ts";
 import { UsageError } from "../src/settings.ts";
 import { sizes } from "./served-folder.ts";
 
+const promptWorker = new URL("../dist/prompt-worker.js", import.meta.url);
 let folder: string;
 beforeEach(async () => {
   folder = await mkdtemp(join(tmpdir(), "mosaic-served-"));
@@ -22,7 +23,7 @@ async function writeConfig(fields: object): Promise<void> {
 
 test("a config.json that is not JSON is a UsageError with its path", async () => {
   await writeFile(join(folder, "config.json"), "{");
-  const error = await readServedModel(folder, 1024).catch((caught: unknown) => caught);
+  const error = await readServedModel(folder, { cacheTokens: 1024, promptWorker }).catch((caught: unknown) => caught);
   expect(error).toBeInstanceOf(UsageError);
   expect(String(error)).toMatch(/config.json: expected JSON, received .*; download the file again/);
 });
@@ -30,8 +31,8 @@ test("a config.json that is not JSON is a UsageError with its path", async () =>
 test("the maximum length is that of texts in a batch, and at most the capacity of the cache", async () => {
   const rope = { rope_type: "dynamic", rope_theta: 1e4, factor: 4 };
   await writeConfig({ rope_parameters: rope });
-  expect((await readServedModel(folder, 1024)).maxLength).toBe(128);
+  expect((await readServedModel(folder, { cacheTokens: 1024, promptWorker })).maxLength).toBe(128);
   await writeConfig({ rope_parameters: { ...rope, rope_type: "yarn" } });
-  expect((await readServedModel(folder, 1024)).maxLength).toBe(512);
-  expect((await readServedModel(folder, 256)).maxLength).toBe(256);
+  expect((await readServedModel(folder, { cacheTokens: 1024, promptWorker })).maxLength).toBe(512);
+  expect((await readServedModel(folder, { cacheTokens: 256, promptWorker })).maxLength).toBe(256);
 });

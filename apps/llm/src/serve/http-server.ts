@@ -168,7 +168,12 @@ async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
   const { request, response, engine, model, rules } = exchange;
   const body = await readBody(request, rules.maxBodyBytes);
   if (response.destroyed) return;
-  const textRequest = parseRequest(kind, body, model);
+  const disconnect = new AbortController();
+  response.once("close", () => disconnect.abort());
+  const textRequest = await parseRequest(kind, body, { model, signal: disconnect.signal }).catch((error: unknown) => {
+    if (!response.destroyed) throw error;
+  });
+  if (textRequest === undefined || response.destroyed) return;
   const answer = new Answer(textRequest, model.name);
   const send = (chunks: readonly object[]): void => {
     for (const chunk of chunks) response.write(`data: ${JSON.stringify(chunk)}\n\n`);

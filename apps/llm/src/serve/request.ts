@@ -2,6 +2,7 @@ import { randomInt } from "node:crypto";
 import type { ChatMessage } from "@mosaic/models";
 import { ApiError, invalidFieldError } from "./api-error.ts";
 import type { TextOptions } from "./messages.ts";
+import type { Prompt } from "./prompt-encoder.ts";
 import type { ServedModel } from "./served-model.ts";
 
 /** A validated request for a text. */
@@ -58,12 +59,21 @@ function isEmptyValue(value: unknown): boolean {
   return typeof value === "object" && value !== null && Object.keys(value).length === 0;
 }
 
+/** Options of `parseRequest`. */
+export interface RequestContext {
+  readonly model: ServedModel;
+  /** Aborted when the client has disconnected. */
+  readonly signal: AbortSignal;
+}
+
 /**
- * Parses a body of /v1/completions or /v1/chat/completions. A field that is null is treated as absent.
+ * Parses a body of /v1/completions or /v1/chat/completions. A field that is null is treated as absent. The prompt is
+ * encoded last.
  *
  * @throws ApiError, 400 for an invalid or unsupported field, 404 for another model.
  */
-export function parseRequest(kind: RequestKind, body: string, model: ServedModel): TextRequest {
+export async function parseRequest(kind: RequestKind, body: string, context: RequestContext): Promise<TextRequest> {
+  const { model } = context;
   const fields = new RequestFields(parseBody(body));
   const name = fields.getField("model", (value) => typeof value === "string", "a string");
   if (name === undefined) throw invalidFieldError("model", `model: expected "${model.name}", received none`);
@@ -73,16 +83,14 @@ export function parseRequest(kind: RequestKind, body: string, model: ServedModel
   }
   fields.rejectUnsupportedFields(kind);
   const isStreamed = fields.getField("stream", isBoolean, "true or false") === true;
-  const tokens = kind === "chat" ? parseChatTokens(fields, model) : parsePromptTokens(fields, model);
+  const includesUsage = parseIncludeUsage(fields, isStreamed);
+  const samplingOptions = parseSamplingOptions(fields);
+  const tokens = await (kind === "chat" ? parseChatTokens : parsePromptTokens)(fields, context);
   return {
     kind,
-    options: {
-      tokens,
-      maxNewTokens: parseMaxNewTokens(kind, fields, { tokens, model }),
-      ...parseSamplingOptions(fields),
-    },
+    options: { tokens, maxNewTokens: parseMaxNewTokens(kind, fields, { tokens, model }), ...samplingOptions },
     isStreamed,
-    includesUsage: parseIncludeUsage(fields, isStreamed),
+    includesUsage,
   };
 }
 
@@ -236,7 +244,8 @@ function parseStopStrings(fields: RequestFields): readonly string[] {
 }
 
 /** Returns the tokens of a prompt: a text or its tokens, or an array with one of either. */
-function parsePromptTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
+async function parsePromptTokens(fields: RequestFields, context: RequestContext): Promise<readonly number[]> {
+  const { vocabSize } = context.model;
   const isTokenId = (value: unknown): boolean => Number.isSafeInteger(value) && Number(value) >= 0;
   const areTokenIds = (value: unknown): boolean => Array.isArray(value) && value.every(isTokenId);
   const isPromptValue = (value: unknown): boolean => typeof value === "string" || areTokenIds(value);
@@ -252,7 +261,10 @@ function parsePromptTokens(fields: RequestFields, { tokenizer, vocabSize }: Serv
   }
   const isBatchOfOne = Array.isArray(promptField) && promptField.length === 1 && typeof promptField[0] !== "number";
   const prompt = (isBatchOfOne ? promptField[0] : promptField) as string | readonly number[];
-  const tokens = typeof prompt === "string" ? tokenizer.encode(prompt) : prompt;
+  const tokens =
+    typeof prompt === "string"
+      ? await encodePrompt("prompt", { text: prompt, addSpecialTokens: true }, context)
+      : prompt;
   const unknownToken = tokens.find((token) => token >= vocabSize);
   if (tokens.length > 0 && unknownToken === undefined) return tokens;
   const receivedText = unknownToken === undefined ? "none" : String(unknownToken);
@@ -262,7 +274,8 @@ function parsePromptTokens(fields: RequestFields, { tokenizer, vocabSize }: Serv
   );
 }
 
-function parseChatTokens(fields: RequestFields, { tokenizer, vocabSize }: ServedModel): readonly number[] {
+async function parseChatTokens(fields: RequestFields, context: RequestContext): Promise<readonly number[]> {
+  const { tokenizer, vocabSize } = context.model;
   const isNonEmptyArray = (value: unknown): boolean => Array.isArray(value) && value.length > 0;
   const messagesField = fields.getField("messages", isNonEmptyArray, "a non-empty array of messages") as
     | readonly unknown[]
@@ -276,8 +289,10 @@ function parseChatTokens(fields: RequestFields, { tokenizer, vocabSize }: Served
   }
   let tokens: readonly number[];
   try {
-    tokens = tokenizer.encode(tokenizer.applyChatTemplate(messages), { addSpecialTokens: false });
+    const text = tokenizer.applyChatTemplate(messages);
+    tokens = await encodePrompt("messages", { text, addSpecialTokens: false }, context);
   } catch (error) {
+    if (error instanceof ApiError) throw error;
     throw invalidFieldError("messages", (error as Error).message);
   }
   const unknownToken = tokens.find((token) => token >= vocabSize);
@@ -286,6 +301,14 @@ function parseChatTokens(fields: RequestFields, { tokenizer, vocabSize }: Served
     "messages",
     `messages: expected at least one token, with ids below ${vocabSize}; received ${unknownToken ?? "none"}`,
   );
+}
+
+/** Encodes a prompt. A text that is certainly too long is rejected before it is encoded. */
+function encodePrompt(field: string, prompt: Prompt, { model, signal }: RequestContext): Promise<readonly number[]> {
+  const minTokens = model.tokenizer.minTokens(prompt.text);
+  if (minTokens < model.maxLength) return model.encoder.encode(prompt, signal);
+  const message = `the maximum context length is ${model.maxLength} tokens; the prompt has at least ${minTokens} tokens, and at least 1 more is required`;
+  throw invalidFieldError(field, message, "context_length_exceeded");
 }
 
 /** Message fields that clients copy from responses of other servers. They are empty if there are no tools. */

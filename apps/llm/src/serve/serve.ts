@@ -16,6 +16,8 @@ import type { ServeRankSettings } from "./serve-rank.ts";
 export interface ServeOptions {
   /** The program of the ranks. */
   readonly entry: URL;
+  /** The program of the thread that encodes long prompts. */
+  readonly promptWorker: URL;
   /** The page at /. */
   readonly page: URL;
   /** Called when ranks are ready, after the first start and after each restart. */
@@ -53,7 +55,7 @@ const CLOSE_TIMEOUT_MS = 2000;
  */
 export async function serve(settings: ServeSettings, options: ServeOptions): Promise<RunningServer> {
   const { batch, queue, host, key, maxBody, deadline, grace, cacheTokens, port } = settings;
-  const model = await readServedModel(settings.model, cacheTokens);
+  const model = await readServedModel(settings.model, { cacheTokens, promptWorker: options.promptWorker });
   const page = readFileSync(options.page, "utf8");
   const engine = new Engine({ maxRunning: batch, maxWaiting: queue });
   const rules = { host, key, maxBodyBytes: maxBody, deadlineMs: deadline * 1000 };

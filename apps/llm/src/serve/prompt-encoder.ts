@@ -1,0 +1,92 @@
+import { once } from "node:events";
+import { Worker } from "node:worker_threads";
+import type { Tokenizer } from "@mosaic/models";
+
+/** A text to encode. */
+export interface Prompt {
+  readonly text: string;
+  /** Whether the tokenizer adds its special tokens. */
+  readonly addSpecialTokens: boolean;
+}
+
+/** The tokens of a text, or the message of the error. */
+export type EncodedPrompt = { readonly tokens: readonly number[] } | { readonly message: string };
+
+/** Data of the worker. */
+export interface PromptWorkerData {
+  readonly folder: string;
+}
+
+/** Longer texts, in UTF-16 code units, are encoded by the worker. This thread encodes this length in about 20 ms. */
+const MAX_LOCAL_LENGTH = 4096;
+
+/** Options of a PromptEncoder. */
+export interface PromptEncoderOptions {
+  /** The folder of the model, from which the worker loads the tokenizer. */
+  readonly folder: string;
+  /** The program of the worker. */
+  readonly workerEntry: URL;
+}
+
+/**
+ * Encodes prompts without blocking this thread: short ones at once, long ones one after the other in a worker, which is
+ * started for the first long one. The worker does not keep the process alive.
+ */
+export class PromptEncoder {
+  readonly #tokenizer: Tokenizer;
+  readonly #options: PromptEncoderOptions;
+  #worker: Worker | undefined;
+  /** Resolves when the worker has encoded all earlier prompts. */
+  #previousPrompt: Promise<unknown> = Promise.resolve();
+
+  constructor(tokenizer: Tokenizer, options: PromptEncoderOptions) {
+    this.#tokenizer = tokenizer;
+    this.#options = options;
+  }
+
+  /**
+   * Resolves to the tokens. Rejects if the tokenizer rejects the text, and if `signal` is aborted before its encoding
+   * begins.
+   */
+  encode(prompt: Prompt, signal: AbortSignal): Promise<readonly number[]> {
+    const { text, addSpecialTokens } = prompt;
+    if (text.length <= MAX_LOCAL_LENGTH)
+      return Promise.resolve().then(() => this.#tokenizer.encode(text, { addSpecialTokens }));
+    const tokens = this.#previousPrompt.then(() => {
+      signal.throwIfAborted();
+      return this.#encodeInWorker(prompt);
+    });
+    this.#previousPrompt = tokens.catch(() => {});
+    return tokens;
+  }
+
+  async #encodeInWorker(prompt: Prompt): Promise<readonly number[]> {
+    const worker = (this.#worker ??= this.#startWorker());
+    const settled = new AbortController();
+    const { signal } = settled;
+    const exit = once(worker, "exit", { signal }).then(() => {
+      throw new Error("the thread that encodes prompts has exited");
+    });
+    // oxlint-disable-next-line unicorn/require-post-message-target-origin -- of a thread, not of a window
+    worker.postMessage(prompt);
+    try {
+      const [result] = (await Promise.race([once(worker, "message", { signal }), exit])) as [EncodedPrompt];
+      if ("tokens" in result) return result.tokens;
+      throw new Error(result.message);
+    } finally {
+      settled.abort(); // removes the listeners
+    }
+  }
+
+  #startWorker(): Worker {
+    const { folder, workerEntry } = this.#options;
+    const worker = new Worker(workerEntry, { workerData: { folder } satisfies PromptWorkerData });
+    worker.unref();
+    for (const event of ["error", "exit"]) {
+      worker.once(event, () => {
+        if (this.#worker === worker) this.#worker = undefined;
+      });
+    }
+    return worker;
+  }
+}

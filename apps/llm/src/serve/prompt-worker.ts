@@ -1,0 +1,21 @@
+import { parentPort, workerData } from "node:worker_threads";
+import { loadTokenizer } from "@mosaic/models";
+import type { EncodedPrompt, Prompt, PromptWorkerData } from "./prompt-encoder.ts";
+
+// The thread that encodes long prompts, so that the thread of the server responds to other requests meanwhile.
+
+const { folder } = workerData as PromptWorkerData;
+const tokenizerPromise = loadTokenizer(folder);
+
+parentPort!.on("message", ({ text, addSpecialTokens }: Prompt) => void encode(text, addSpecialTokens));
+
+async function encode(text: string, addSpecialTokens: boolean): Promise<void> {
+  let result: EncodedPrompt;
+  try {
+    result = { tokens: (await tokenizerPromise).encode(text, { addSpecialTokens }) };
+  } catch (error) {
+    result = { message: (error as Error).message };
+  }
+  // oxlint-disable-next-line unicorn/require-post-message-target-origin -- of a thread, not of a window
+  parentPort!.postMessage(result);
+}

@@ -1,0 +1,38 @@
+import { mkdtempSync, rmSync } from "node:fs";
+import { tmpdir } from "node:os";
+import { join } from "node:path";
+import { loadTokenizer, type Tokenizer } from "@mosaic/models";
+import { afterAll, beforeAll, expect, test } from "vitest";
+import { PromptEncoder } from "../src/serve/prompt-encoder.ts";
+import { writeServedFolder } from "./served-folder.ts";
+
+const folder = mkdtempSync(join(tmpdir(), "llm-prompt-test-"));
+const workerEntry = new URL("../dist/prompt-worker.js", import.meta.url);
+const prompt = { text: "In the beginning was the Word. ".repeat(1000), addSpecialTokens: true };
+let tokenizer: Tokenizer;
+beforeAll(async () => {
+  await writeServedFolder(folder);
+  tokenizer = await loadTokenizer(folder);
+});
+afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+test("a waiting prompt is not encoded after its client has disconnected", async () => {
+  const encoder = new PromptEncoder(tokenizer, { folder, workerEntry });
+  const disconnect = new AbortController();
+  const [first, second, third] = [new AbortController(), disconnect, new AbortController()].map(({ signal }) =>
+    encoder.encode(prompt, signal),
+  );
+  disconnect.abort();
+  await expect(second).rejects.toThrow(/aborted/);
+  expect(await third).toEqual(await first);
+});
+
+test("the failure of the thread that encodes prompts is an error of the prompt", async () => {
+  const missingEntry = new URL("../dist/missing.js", import.meta.url);
+  const encoder = new PromptEncoder(tokenizer, { folder, workerEntry: missingEntry });
+  const { signal } = new AbortController();
+  for (let i = 0; i < 2; i++) await expect(encoder.encode(prompt, signal)).rejects.toThrow(/missing.js/);
+  const foreignEncoder = new PromptEncoder(tokenizer, { folder: join(folder, "none"), workerEntry });
+  await expect(foreignEncoder.encode(prompt, signal)).rejects.toThrow(/tokenizer.json/);
+  expect(await foreignEncoder.encode({ ...prompt, text: "In the" }, signal)).toEqual(tokenizer.encode("In the"));
+});
