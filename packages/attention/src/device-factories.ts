@@ -1,6 +1,6 @@
 import { hostname } from "node:os";
 import { local } from "@mosaic/collectives-local";
-import { type Collectives, type Device, localRank, localWorldSize, OptionError } from "@mosaic/core";
+import { type Collectives, type Device, environmentFlag, localRank, localWorldSize, OptionError } from "@mosaic/core";
 import { cpu } from "@mosaic/kernels-cpu";
 
 // Declarations must not contain types of optional packages or of Node, so that programs without them also type-check.
@@ -177,7 +177,7 @@ export function spansSeveralHosts(worldSize: number, env: Environment = process.
 
 /** Returns whether MOSAIC_SHARE_GPUS allows several ranks to use one GPU. */
 export function sharesGpus(env: Environment = process.env): boolean {
-  return !["", "0", "false", "no", "off", undefined].includes(env["MOSAIC_SHARE_GPUS"]?.toLowerCase());
+  return environmentFlag("MOSAIC_SHARE_GPUS", env);
 }
 
 /**

@@ -204,6 +204,15 @@ describe("problems and notes", () => {
     expect(text).toMatch(/\nall installed packages work; \d+ notes?$/);
   });
 
+  it.each([
+    ["0", true],
+    ["1", false],
+  ])("reports more ranks than GPUs unless MOSAIC_SHARE_GPUS is on: %s", async (value, isReported) => {
+    const answers = { ...createH200Answers(1), nccl: ncclProbe };
+    const text = await diagnoseMachine({ env: { ...sharedEnv, MOSAIC_SHARE_GPUS: value }, answers });
+    expect(text.includes("4 ranks on this host, but 1 visible GPUs")).toBe(isReported);
+  });
+
   it("runs the other checks after an internal error in one check", async () => {
     const throwingRead = (): never => {
       throw new Error("a seeded fault");

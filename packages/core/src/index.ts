@@ -51,6 +51,7 @@ export {
   isDataParallelAxis,
 } from "./data-parallel.ts";
 export type * from "./device.ts";
+export { environmentFlag } from "./environment-flag.ts";
 export * from "./errors.ts";
 export { init, initOptions, type InitOptions } from "./init.ts";
 export { type LaunchEnvironment, launchEnvironment, localRank, localWorldSize } from "./launch-environment.ts";

@@ -125,6 +125,12 @@ describe("the source of an option's value", () => {
 });
 
 describe("option values", () => {
+  it("turn a flag on or off by a word, in any case", () => {
+    const isJson = (value: string) => parseArgs([`--json=${value}`]).console.json;
+    expect(["1", "true", "YES", "On"].map(isJson)).toEqual([true, true, true, true]);
+    expect(["0", "False", "no", "OFF"].map(isJson)).toEqual([false, false, false, false]);
+  });
+
   it("are parsed to their types", () => {
     const timeArgs = [
       "--grace",

@@ -1,10 +1,10 @@
+import { environmentFlag } from "@mosaic/core";
+
 // With MOSAIC_STACKS=1, the stack of every collective and kernel call is recorded, so that an error that is reported
 // later contains the line of the program that made the call. Otherwise nothing is recorded.
 
 /** Whether calls are recorded. Constant, so that the compiler removes the branches that test it. */
-export const areStacksRecorded: boolean = !["", "0", "false", "no", "off", undefined].includes(
-  process.env.MOSAIC_STACKS?.toLowerCase(),
-);
+export const areStacksRecorded: boolean = environmentFlag("MOSAIC_STACKS");
 
 /** Number of frames of a stack. A call of a backend in a module has about 20 frames of Mosaic's packages. */
 const MAX_FRAMES = 50;

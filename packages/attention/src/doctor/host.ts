@@ -1,6 +1,6 @@
 // Checks of the host: Node, the system, processor, memory, limits, network and job.
 
-import { type LaunchEnvironment, launchEnvironment } from "@mosaic/core";
+import { environmentFlag, type LaunchEnvironment, launchEnvironment } from "@mosaic/core";
 import { listRdmaDevices, listRdmaPorts } from "./gpu.ts";
 import {
   type Check,
@@ -232,7 +232,7 @@ export const jobCheck: Check = {
     const cuda = await system.runProbe("cuda");
     const gpus = "value" in cuda ? cuda.value.gpus.length : 0;
     const localRanks = launchEnv?.localWorldSize ?? 1;
-    if (gpus > 0 && localRanks > gpus && !env["MOSAIC_SHARE_GPUS"]) {
+    if (gpus > 0 && localRanks > gpus && !environmentFlag("MOSAIC_SHARE_GPUS", env)) {
       findings.push(
         createNote(
           `${localRanks} ranks on this host, but ${gpus} visible GPUs`,

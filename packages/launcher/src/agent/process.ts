@@ -7,6 +7,7 @@
 import { readFileSync } from "node:fs";
 import { setTimeout as delay } from "node:timers/promises";
 import { UsageError } from "../errors.ts";
+import { parseFlag } from "../flag-text.ts";
 import { bindAddress } from "../nodes/address.ts";
 import { jobSecret } from "../secret.ts";
 import { findPortOwner } from "../report/port-owner.ts";
@@ -80,7 +81,7 @@ async function multiHostOptions(index: number, endpoint: string): Promise<Partia
 async function listenAt(address: string, secret: string): Promise<TlsServer> {
   const endpoint = parseAddress(address);
   const hasTimedOut = startDeadline(BIND_TIMEOUT_MS);
-  const bindsAllAddresses = ["1", "true"].includes(process.env.MOSAIC_BIND_ANY ?? "");
+  const bindsAllAddresses = parseFlag(process.env.MOSAIC_BIND_ANY ?? "") === true;
   const bindOptions = { endpoint, bindsAllAddresses, timeoutMs: BIND_TIMEOUT_MS, name: "MASTER_ADDR" };
   const onWaiting = (message: string): void => console.error(message);
   const host = await bindAddress(bindOptions, { isEnding: hasTimedOut, onWaiting });

@@ -1,4 +1,5 @@
 import { UsageError } from "../errors.ts";
+import { parseFlag } from "../flag-text.ts";
 import { MAX_TIMER_MS } from "../launch-plan.ts";
 import type { SourcedValue } from "./sources.ts";
 
@@ -11,10 +12,9 @@ export class OptionValues {
   }
 
   flag(name: string): boolean {
-    const value = this.text(name);
-    if (value === undefined || ["0", "false", "no", "off", ""].includes(value)) return false;
-    if (["1", "true", "yes", "on"].includes(value)) return true;
-    throw this.invalidValueError(name, "true or false");
+    const value = parseFlag(this.text(name) ?? "");
+    if (value === undefined) throw this.invalidValueError(name, "true or false");
+    return value;
   }
 
   text(name: string): string | undefined {
