@@ -25,6 +25,8 @@ constexpr int64_t kMaxPackedBytes = 8 << 20;  // bytes of the packed part of b
 constexpr int64_t kMinPanelBytes = 2 << 20;
 constexpr int64_t kPanelRowsPerThread = 128, kMinPanelRows = 384, kMaxPanelRows = 1024;
 constexpr int64_t kMaxPackedDepth = 4096;     // depth of the packed part of b
+// Depth of the packed part that every block of rows reads. A part of few columns stays in the L2 cache.
+constexpr int64_t kSharedPackedDepth = 1024;
 constexpr int64_t kMaxWideFloats = 1 << 24;   // size limit of a float32 copy of out: 64 MiB, kept by the arena
 constexpr int64_t kMaxSumFloats = 1 << 17;    // accumulators per task; they fit the L2 cache
 constexpr int64_t kMinParallelMultiplyAdds = 1 << 17;
@@ -57,7 +59,9 @@ class Gemm {
   Gemm(const GemmKernels& kernels, const Product& product, DType dtype, int threads)
       : kernels_(kernels), product_(product), dtype_(dtype), bytes_(dtypeBytes(dtype)), threads_(threads) {
     isParallelOverPanels_ = isParallelOverPanels();
-    const int64_t depth = std::min(product_.k, kMaxPackedDepth), columnBytes = depth * bytes_;
+    // 16-bit results are stored once, after all depths of a part.
+    packedDepth_ = isOutputNarrow() ? kMaxPackedDepth : kSharedPackedDepth;
+    const int64_t depth = std::min(product_.k, packedDepth_), columnBytes = depth * bytes_;
     columns_ = std::max<int64_t>(kernels_.tileColumns,
                                  kMaxPackedBytes / columnBytes / kernels_.tileColumns * kernels_.tileColumns);
     columns_ = std::min(columns_, roundUp(product_.n, kernels_.tileColumns));
@@ -66,7 +70,7 @@ class Gemm {
 
   int64_t packedBytes() const {
     if (isParallelOverPanels_) return 0;
-    return columns_ * roundUp(std::min(product_.k, kMaxPackedDepth), kernels_.depthMultiple) * bytes_;
+    return columns_ * roundUp(std::min(product_.k, packedDepth_), kernels_.depthMultiple) * bytes_;
   }
   int64_t taskPanelBytes() const {
     return isParallelOverPanels_ ? panelBytes(std::min<int64_t>(kernels_.blockDepth, product_.k)) : 0;
@@ -135,8 +139,8 @@ class Gemm {
                 const ParallelLoop& forEachTask) const {
     if (isParallelOverPanels_) return multiplyPanels(p, workers, forEachTask);
     for (int64_t j = 0; j < p.n; j += columns_) {
-      for (int64_t k = 0; k < p.k; k += kMaxPackedDepth) {
-        const MatrixPart part{k, std::min(kMaxPackedDepth, p.k - k), j, std::min(columns_, p.n - j)};
+      for (int64_t k = 0; k < p.k; k += packedDepth_) {
+        const MatrixPart part{k, std::min(packedDepth_, p.k - k), j, std::min(columns_, p.n - j)};
         forEachTask(ceilDiv(part.columns, kernels_.tileColumns), [&](int64_t panel, int) { pack(p, part, panel,
             packedB); });
         forEachTask(ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
@@ -249,6 +253,7 @@ class Gemm {
   const int64_t bytes_;  // bytes per element of that dtype
   const int threads_;
   bool isParallelOverPanels_;
+  int64_t packedDepth_;  // depth per packed part
   int64_t columns_;  // columns of b per packed part
 };
 

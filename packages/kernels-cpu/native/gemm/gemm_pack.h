@@ -49,7 +49,13 @@ struct GemmPack<V, Float32Operands> {
     if (a.dtype == DType::Float32 && a.columnStride == 1 && avoidsCacheConflicts(part, a.rowStride * 4, panels)) {
       return {first, a.rowStride, 1};
     }
-    if (a.dtype == DType::Float32 && a.rowStride == 1 && a.columnStride % 1024 != 0) return {first, 1, a.columnStride};
+    if (a.dtype == DType::Float32 && a.rowStride == 1) {
+      if (part.rows >= L && part.columns >= L) {
+        transposeRows(a, part, static_cast<float*>(buffer));
+        return {buffer, part.columns, 1};
+      }
+      if (a.columnStride % 1024 != 0) return {first, 1, a.columnStride};
+    }
     const bool areLinesRows = a.rowStride != 1;
     const int64_t length = areLinesRows ? part.columns : part.rows, count = areLinesRows ? part.rows : part.columns;
     for (int64_t line = 0; line < count; line++) {
@@ -62,6 +68,19 @@ struct GemmPack<V, Float32Operands> {
   }
 
  private:
+  /// Packs a that is stored along rows, as [rows][depth], by transposing squares of it. The last squares overlap with
+  /// those before them. There are at least L rows and L depths.
+  MOSAIC_NOINLINE void transposeRows(const Matrix& a, const MatrixPart& part, float* to) {
+    const auto* from = reinterpret_cast<const float*>(at(a, part.row, part.column));
+    for (int64_t i = 0; i < part.columns; i += L) {
+      const int64_t d = minOf(i, part.columns - L);
+      for (int64_t j = 0; j < part.rows; j += L) {
+        const int64_t r = minOf(j, part.rows - L);
+        V::transpose(from + d * a.columnStride + r, a.columnStride, to + r * part.columns + d, part.columns);
+      }
+    }
+  }
+
   /// Packs b that is stored along depth, by transposing squares of it.
   MOSAIC_NOINLINE void transposeColumns(const Matrix& b, const MatrixPart& part, float* packedPanel) {
     float square[L][L], transposed[L][L];
