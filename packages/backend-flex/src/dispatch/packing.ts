@@ -59,8 +59,10 @@ export function minRanksOfSuffixes(
       ranks = Math.max(ranks, numLargeChunks, Math.ceil(pairSum / maxPairs - ROUNDING_ERROR));
       if (count <= MAX_PACKED_CHUNKS && pairs[chunk]! <= maxPairs / 2)
         ranks = Math.max(ranks, boundPacking(pairs.subarray(chunk), maxPairs, pairs[chunk]!));
-      const maxPairSum = (): number => (ranks + ROUNDING_ERROR) * maxPairs;
-      while (minima && ranks < numChunks && pairSum + minima.furtherPairs(ranks, numChunks) > maxPairSum()) ranks++;
+      if (minima) {
+        const minPairs = (count: number): number => pairSum + minima.furtherPairs(count, numChunks);
+        while (ranks < numChunks && minPairs(ranks) > (ranks + ROUNDING_ERROR) * maxPairs) ranks++;
+      }
     }
     minRanks[chunk] = ranks;
   }
