@@ -240,13 +240,24 @@ function removeRange(list: Int32Array, start: number, end: number): Int32Array {
 /**
  * Assigns runs of chunks of one document, heaviest first. If a run has the pairs of g ranks, each filled to
  * `fillFactor` times the mean, it is distributed in zigzag over the g least loaded ranks with capacity. Smaller runs
- * are assigned to one rank. Runs that exceed the remaining capacity of these ranks are split over more.
+ * are assigned to one rank. Runs that exceed the remaining capacity of these ranks are split over more. With `fixedRanks`,
+ * the runs that have a rank there, instead of −1, keep it.
  */
-export function documentGroupAssignment(problem: DispatchProblem, fillFactor: number): Assignment {
+export function documentGroupAssignment(
+  problem: DispatchProblem,
+  fillFactor: number,
+  fixedRanks?: Assignment,
+): Assignment {
   const { queryChunks, ranks, pairs, totalPairs } = problem;
   const assignment = new Int32Array(queryChunks);
   const pairsByRank = new Float64Array(ranks);
   const chunkCapacities = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
+  for (const [chunk, rank] of (fixedRanks ?? []).entries()) {
+    if (rank < 0) continue;
+    assignment[chunk] = rank;
+    pairsByRank[rank]! += pairs[chunk]!;
+    chunkCapacities[rank]!--;
+  }
   const compareRanks = (a: number, b: number): number =>
     pairsByRank[a]! - pairsByRank[b]! || chunkCapacities[b]! - chunkCapacities[a]! || a - b;
   // Ranks with capacity, by load. A run changes the loads of few of them.
@@ -254,6 +265,7 @@ export function documentGroupAssignment(problem: DispatchProblem, fillFactor: nu
     .filter((rank) => chunkCapacities[rank]! > 0)
     .sort(compareRanks);
   for (const run of findDocumentRuns(problem)) {
+    if (fixedRanks && fixedRanks[run.chunks[0]!]! >= 0) continue;
     const numTargetRanks = Math.ceil((run.pairs * ranks) / (fillFactor * (totalPairs || 1)) - 0.02);
     const chosenRanks = selectRanksWithCapacity(freeRanks, chunkCapacities, {
       chunks: run.chunks.length,
@@ -284,12 +296,12 @@ function mergeSorted(a: readonly number[], b: readonly number[], compare: (a: nu
   return merged;
 }
 
-interface DocumentRun {
+export interface DocumentRun {
   readonly chunks: number[];
   pairs: number;
 }
 
-function findDocumentRuns({ queryChunks, document, pairs }: DispatchProblem): DocumentRun[] {
+export function findDocumentRuns({ queryChunks, document, pairs }: DispatchProblem): DocumentRun[] {
   const runs: DocumentRun[] = [];
   for (let chunk = 0; chunk < queryChunks; chunk++) {
     const lastRun = runs.at(-1);

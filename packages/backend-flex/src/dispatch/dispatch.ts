@@ -77,7 +77,8 @@ const MIN_CHUNKS = 8;
  * differ by at most one. It minimizes the predicted time of the slowest rank (the largest of its compute, receive and
  * send times) plus a tenth of the mean receive time. The search swaps chunks, beginning with the best of several
  * starts: sequential, zigzag, zigzag of each document, MagiAttention's greedy, affinity, necklace splitting, and groups
- * of ranks by document. The result is never worse than any of these.
+ * of ranks by document. The result is never worse than any of these. A document that takes nearly the whole step to
+ * receive is also placed on ranks of its own.
  *
  * This is a pure function of its options: every rank computes the same result without communication. The result is
  * cached for the lifetime of the mask. A sequence of 1 M rows and 1 000 documents is placed on 256 ranks in less than a

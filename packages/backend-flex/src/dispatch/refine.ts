@@ -11,6 +11,8 @@ export interface RefineOptions {
   readonly seed: number;
   /** Initial limit of the rise of the potential in a swap, in receive times of a chunk; decays to 0. Default: 0. */
   readonly threshold?: number;
+  /** By chunk: 1 if the chunk remains on its rank. */
+  readonly isFixed?: Uint8Array;
 }
 
 /** Cost of a rank that takes twice the target time, in target times. */
@@ -25,9 +27,14 @@ const MAX_RANDOM_DRAWS = 4096;
 const MAX_TRIED_SWAPS = 128;
 /** Largest number of chunks of a rank that are tried as partners of a chunk that should move there. */
 const MAX_SWAP_PARTNERS = 8;
-/** Each phase of a round uses at most this fraction of the budget, so that the complementary phases alternate often. */
+/** Each phase of a round uses at most such a fraction of the budget, so that the complementary phases alternate often. */
 const BALANCE_BUDGET_DIVISOR = 20;
 const TRANSFER_BUDGET_DIVISOR = 30;
+const RUN_BUDGET_DIVISOR = 60;
+/** Largest number of chunks of a document that are exchanged together. */
+const MAX_RUN_CHUNKS = 8;
+/** Cost of an exchange of chunks that may be taken back, relative to that of a proposal. */
+const EXCHANGE_VISIT_FACTOR = 3;
 /** The search stops after this number of consecutive rounds without a swap. */
 const MAX_IDLE_ROUNDS = 3;
 const MIN_POTENTIAL_GAIN = 1e-12;
@@ -41,8 +48,9 @@ const THRESHOLD_DECAY_SHARE = 0.8;
 /**
  * Swaps chunks between ranks to lower a potential: the squared excess of each rank over the target time plus the cost
  * of received rows. Each excess of compute, receive and send counts too, since a swap that lowers only one of two equal
- * ones does not change the time. Two phases alternate: one relieves the slowest rank, the other moves random chunks to
- * ranks that have a neighbouring chunk. The number of chunks of each rank does not change. Swaps that raise the
+ * ones does not change the time. Three phases alternate: one relieves the slowest rank, one moves random chunks to ranks
+ * that have a neighbouring chunk, and one exchanges all chunks of a document on one rank for as many chunks of another
+ * rank, since each of these swaps alone may raise the potential. The number of chunks of each rank does not change. Swaps that raise the
  * potential by less than a threshold, which decays to 0, are also accepted (threshold accepting: Dueck and Scheuer
  * 1990). Unlike annealing, this needs no logarithm, whose last bit may differ between machines. Deterministic: it has
  * its own random generator.
@@ -50,7 +58,8 @@ const THRESHOLD_DECAY_SHARE = 0.8;
 export function refine(problem: DispatchProblem, start: Assignment, options: RefineOptions): Assignment {
   const search = new SwapSearch(problem, start, options);
   for (let idleRounds = 0; search.hasBudget() && idleRounds < MAX_IDLE_ROUNDS; ) {
-    idleRounds = search.balanceSlowestRank() + search.reduceTransfers() > 0 ? 0 : idleRounds + 1;
+    idleRounds =
+      search.balanceSlowestRank() + search.reduceTransfers() + search.exchangeRuns() > 0 ? 0 : idleRounds + 1;
   }
   return search.assignment;
 }
@@ -58,6 +67,7 @@ export function refine(problem: DispatchProblem, start: Assignment, options: Ref
 class SwapSearch {
   readonly assignment: Assignment;
   readonly #problem: DispatchProblem;
+  readonly #isFixed: Uint8Array | undefined;
   readonly #model: CostModel;
   readonly #secondsPerPair: number;
   /** By chunk: its visible pairs. */
@@ -84,10 +94,11 @@ class SwapSearch {
   constructor(
     problem: DispatchProblem,
     start: Assignment,
-    { targetTime, maxVisits, seed, threshold = 0 }: RefineOptions,
+    { targetTime, maxVisits, seed, threshold = 0, isFixed }: RefineOptions,
   ) {
     const { ranks, chunks, chunkSize, model } = problem;
     this.#problem = problem;
+    this.#isFixed = isFixed;
     this.#model = model;
     this.#secondsPerPair = model.secondsPerPair;
     this.#chunkPairs = problem.pairs;
@@ -142,15 +153,8 @@ class SwapSearch {
     const visitLimit = Math.min(this.#maxVisits, this.#numVisits + this.#maxVisits / BALANCE_BUDGET_DIVISOR);
     let numImprovements = 0;
     for (let round = 0; round < ranks && this.#numVisits < visitLimit; round++) {
-      let slowestRank = 0;
-      let maxTime = this.#rankTime(0);
-      for (let rank = 1; rank < ranks; rank++) {
-        const time = this.#rankTime(rank);
-        if (time <= maxTime) continue;
-        slowestRank = rank;
-        maxTime = time;
-      }
-      if (maxTime <= this.#targetTime) break;
+      const slowestRank = this.#findSlowestRank();
+      if (this.#rankTime(slowestRank) <= this.#targetTime) break;
       if (!this.#equalizePairs(slowestRank) && !this.#relieveByRandomSwaps(slowestRank, visitLimit)) break;
       numImprovements++;
     }
@@ -177,6 +181,104 @@ class SwapSearch {
       }
     }
     return numImprovements;
+  }
+
+  /**
+   * Exchanges the chunks of a document on one rank for as many chunks of another rank. Half of these exchanges begin at
+   * the slowest rank. Returns the number of accepted exchanges.
+   */
+  exchangeRuns(): number {
+    const { chunks, queryChunks, ranks } = this.#problem;
+    if (chunks > queryChunks) return 0;
+    const visitLimit = Math.min(this.#maxVisits, this.#numVisits + this.#maxVisits / RUN_BUDGET_DIVISOR);
+    let numImprovements = 0;
+    let slowestRank = this.#findSlowestRank();
+    for (let draw = 0; draw < 2 * chunks && this.#numVisits < visitLimit; draw++) {
+      this.#numVisits += TRIAL_VISITS + (2 * chunks) / ranks;
+      const isBalancing = draw % 2 === 0 && this.#rankTime(slowestRank) > this.#targetTime;
+      const chunk = isBalancing ? this.#randomChunk(slowestRank) : this.#randomIndex(chunks);
+      if (chunk < 0) continue;
+      const toRank = isBalancing && draw & 2 ? this.#randomIndex(ranks) : this.assignment[this.#neighbourChunk(chunk)]!;
+      if (toRank === this.assignment[chunk]) continue;
+      const partner = this.#randomChunk(toRank);
+      if (partner < 0) continue;
+      const run = this.#runOf(chunk);
+      if (!this.#exchangeIfBetter(run, this.#runOf(partner, run.length))) continue;
+      numImprovements++;
+      slowestRank = this.#findSlowestRank();
+    }
+    return numImprovements;
+  }
+
+  #findSlowestRank(): number {
+    let slowestRank = 0;
+    let maxTime = this.#rankTime(0);
+    for (let rank = 1; rank < this.#problem.ranks; rank++) {
+      const time = this.#rankTime(rank);
+      if (time <= maxTime) continue;
+      slowestRank = rank;
+      maxTime = time;
+    }
+    return slowestRank;
+  }
+
+  /**
+   * Returns at most `MAX_RUN_CHUNKS` chunks of a chunk's document that its rank has. With `length`, returns at most
+   * `length` chunks; if the document has fewer, those of other documents of the rank follow.
+   */
+  #runOf(chunk: number, length = 0): number[] {
+    const { document } = this.#problem;
+    const rank = this.assignment[chunk]!;
+    const first = this.#firstIndex[rank]!;
+    const count = this.#firstIndex[rank + 1]! - first;
+    const offset = this.#chunkIndex[chunk]! - first;
+    const maxLength = length || MAX_RUN_CHUNKS;
+    const numTriedChunks = length > 0 ? count : 1;
+    const run: number[] = [];
+    for (let i = 0; i < numTriedChunks && run.length < maxLength; i++) {
+      const next = this.#chunksByRank[first + ((offset + i) % count)]!;
+      if (run.includes(next)) continue;
+      run.push(next);
+      for (let k = i + 1; k < count && run.length < maxLength; k++) {
+        const other = this.#chunksByRank[first + ((offset + k) % count)]!;
+        if (document[other] === document[next] && !run.includes(other)) run.push(other);
+      }
+    }
+    return run;
+  }
+
+  /** Swaps the chunks of two ranks, as many as both lists have, if the potential rises by less than the limit. */
+  #exchangeIfBetter(run: readonly number[], otherRun: readonly number[]): boolean {
+    const length = Math.min(run.length, otherRun.length);
+    if (length < 2) return false;
+    const fromRank = this.assignment[run[0]!]!;
+    const toRank = this.assignment[otherRun[0]!]!;
+    let gain = 0;
+    let requiredRows = 0;
+    for (let i = 0; i < length; i++) {
+      if (this.#isFixed?.[run[i]!] || this.#isFixed?.[otherRun[i]!]) return false;
+      gain += this.#chunkPairs[run[i]!]! - this.#chunkPairs[otherRun[i]!]!;
+      requiredRows += this.#requiredRows[run[i]!]! + this.#requiredRows[otherRun[i]!]!;
+    }
+    if (this.#exceedsSavings(fromRank, toRank, gain, requiredRows)) return false;
+    const limit = this.#maxPotentialRise();
+    let change = 0;
+    for (let i = 0; i < length; i++) change += this.#exchange(run[i]!, otherRun[i]!);
+    if (change < limit) return true;
+    for (let i = length - 1; i >= 0; i--) this.#exchange(otherRun[i]!, run[i]!);
+    return false;
+  }
+
+  /** Swaps two chunks of different ranks, whatever it costs. Returns the change of the potential. */
+  #exchange(a: number, b: number): number {
+    const visitsBefore = this.#numVisits;
+    this.#propose(a, b);
+    this.#numVisits += (EXCHANGE_VISIT_FACTOR - 1) * (this.#numVisits - visitsBefore);
+    this.#ranks.minPotentialChange();
+    this.#hosts?.minPotentialChange();
+    const change = this.#ranks.potentialChange() + (this.#hosts?.potentialChange() ?? 0);
+    this.#commit(a, b);
+    return change;
   }
 
   /** If the rank is compute-bound, tries swaps that nearly equalize two ranks' pairs. Returns whether one succeeded. */
@@ -238,17 +340,33 @@ class SwapSearch {
   #swapIfBetter(a: number, b: number): boolean {
     const fromRank = this.assignment[a]!;
     const toRank = this.assignment[b]!;
-    if (fromRank === toRank || this.#cannotImprove(a, b)) return false;
+    if (fromRank === toRank || this.#isFixed?.[a] || this.#isFixed?.[b] || this.#cannotImprove(a, b)) return false;
+    this.#propose(a, b);
+    if (!this.#isProposalAccepted()) {
+      const gain = this.#chunkPairs[a]! - this.#chunkPairs[b]!;
+      this.#pairsByRank[fromRank]! += gain;
+      this.#pairsByRank[toRank]! -= gain;
+      return false;
+    }
+    this.#commit(a, b);
+    return true;
+  }
+
+  /** Proposes a swap of two chunks, and changes the pairs of their ranks. */
+  #propose(a: number, b: number): void {
+    const fromRank = this.assignment[a]!;
+    const toRank = this.assignment[b]!;
     const gain = this.#chunkPairs[a]! - this.#chunkPairs[b]!;
     this.#pairsByRank[fromRank]! -= gain;
     this.#pairsByRank[toRank]! += gain;
     this.#numVisits += this.#ranks.propose(a, b, fromRank, toRank);
     if (this.#hosts) this.#numVisits += this.#hosts.propose(a, b, fromRank, toRank);
-    if (!this.#isProposalAccepted()) {
-      this.#pairsByRank[fromRank]! += gain;
-      this.#pairsByRank[toRank]! -= gain;
-      return false;
-    }
+  }
+
+  /** Accepts the proposed swap. */
+  #commit(a: number, b: number): void {
+    const fromRank = this.assignment[a]!;
+    const toRank = this.assignment[b]!;
     this.#ranks.commit(a, b);
     this.#hosts?.commit(a, b);
     const indexA = this.#chunkIndex[a]!;
@@ -259,7 +377,6 @@ class SwapSearch {
     this.#chunkIndex[b] = indexA;
     this.assignment[a] = toRank;
     this.assignment[b] = fromRank;
-    return true;
   }
 
   /** Returns whether the potential rises by less than the limit. Most exchanges are rejected by the lower bound. */
@@ -287,6 +404,11 @@ class SwapSearch {
     const fromRank = this.assignment[a]!;
     const toRank = this.assignment[b]!;
     const gain = this.#chunkPairs[a]! - this.#chunkPairs[b]!;
+    return this.#exceedsSavings(fromRank, toRank, gain, this.#requiredRows[a]! + this.#requiredRows[b]!);
+  }
+
+  /** Returns whether the cost of both ranks' pairs alone, after `gain` pairs move, exceeds all that could be saved. */
+  #exceedsSavings(fromRank: number, toRank: number, gain: number, requiredRows: number): boolean {
     const excessCost =
       this.#excessCost(this.#secondsPerPair * (this.#pairsByRank[fromRank]! - gain)) +
       this.#excessCost(this.#secondsPerPair * (this.#pairsByRank[toRank]! + gain));
@@ -296,8 +418,7 @@ class SwapSearch {
       this.#ranks.potential(fromRank) +
       this.#ranks.potential(toRank) -
       this.#hiddenRowCost * (receivedRows[fromRank]! + receivedRows[toRank]!);
-    const maxHiddenSaving =
-      (this.#hiddenRowCost + this.#hiddenHostRowCost) * (this.#requiredRows[a]! + this.#requiredRows[b]!);
+    const maxHiddenSaving = (this.#hiddenRowCost + this.#hiddenHostRowCost) * requiredRows;
     return excessCost - maxSaving - maxHiddenSaving > this.#maxPotentialRise();
   }
 

@@ -11,6 +11,7 @@ import {
 } from "./candidates.ts";
 import { descend, MAX_EXACT_CHUNKS } from "./descend.ts";
 import { documentZigzagCandidate } from "./document-zigzag.ts";
+import { createLongDocumentStart } from "./long-documents.ts";
 import type { DispatchProblem } from "./problem.ts";
 import { refine, type RefineOptions } from "./refine.ts";
 
@@ -21,7 +22,7 @@ const GROUP_FILL_FACTORS = [1, 0.9, 0.75, 0.6];
  * Number of atoms that swaps visit: about 0.6 s on one core for 512 to 2048 chunks, and proportional for fewer or more.
  * The counts of more chunks do not fit in the cache, so that a visit takes longer.
  */
-const [SEARCH_MAX_VISITS, LARGE_SEARCH_MAX_VISITS] = [1e8, 7.5e7];
+const [SEARCH_MAX_VISITS, LARGE_SEARCH_MAX_VISITS] = [1e8, 6.5e7];
 const [SMALL_CHUNK_COUNT, MEDIUM_CHUNK_COUNT, LARGE_CHUNK_COUNT] = [512, 1024, 2048];
 /** Number of atoms that the descent, used for few chunks, visits. */
 const DESCENT_MAX_VISITS = 6e6;
@@ -32,6 +33,10 @@ const DESCENT_MAX_VISITS = 6e6;
 const TARGET_SLACK = 1.002;
 const TARGET_TIME_FACTORS = [1, 1.01];
 const TARGET_GAP_SHARES = [0.5, 0.8];
+/** With long documents on ranks of their own, their chunks leave less choice for the others. */
+const LONG_DOCUMENT_TIME_FACTOR = 1.005;
+/** Share of the visits that place long documents. */
+const GROUP_VISIT_SHARE = 1 / 24;
 
 /** Returns the best placement and the starts of the search. */
 export function solve(
@@ -66,6 +71,17 @@ export function solve(
     ...["groups", "necklace", "greedy", "affinity"].flatMap(selectBestOfFamily),
   ]);
   for (const start of searchStarts) search(start, 1 / 12, { targetTime, seed: 12345, threshold: 3 });
+  const longDocumentStart =
+    best.time > targetTime ? createLongDocumentStart(problem, targetTime, maxVisits * GROUP_VISIT_SHARE) : undefined;
+  if (longDocumentStart) {
+    const { assignment, isFixed } = longDocumentStart;
+    search(evaluateCandidate(problem, "long documents", assignment), 1 / 12, {
+      targetTime: targetTime * LONG_DOCUMENT_TIME_FACTOR,
+      seed: 12345,
+      threshold: 3,
+      isFixed,
+    });
+  }
   const startCandidate = findBestCandidate(results);
   for (const targetFactor of TARGET_TIME_FACTORS)
     search(startCandidate, 1 / 6, { targetTime: targetTime * targetFactor, seed: 777, threshold: 10 });
