@@ -1,7 +1,7 @@
 import { once } from "node:events";
 import { mkdtempSync, readFileSync, rmSync } from "node:fs";
 import { request as httpRequest, type Server } from "node:http";
-import { type AddressInfo } from "node:net";
+import { type AddressInfo, connect } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, afterEach, beforeAll, expect, test, vi } from "vitest";
@@ -472,3 +472,77 @@ test.each(["prompt", "messages"])(
     }
   },
 );
+
+test("a client that sends a body beyond the limit completely before it reads receives 413", async () => {
+  await startTestServer();
+  const [{ port }, body] = [new URL(server.url), "a".repeat(2 ** 23)];
+  const socket = connect(Number(port), "127.0.0.1").pause();
+  const head = `POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nContent-Type: ${headers["content-type"]}`;
+  const message = `${head}\r\nConnection: close\r\nContent-Length: ${body.length}\r\n\r\n${body}`;
+  await new Promise((resolve, reject) => socket.on("error", reject).write(message, resolve));
+  expect(String((await socket.toArray())[0])).toMatch(/^HTTP\/1.1 413 /);
+});
+
+test("without a queue, a request runs if there is capacity, and otherwise gets 429", async () => {
+  await startTestServer({}, { maxRunning: 1, maxWaiting: 0 });
+  const runningResponse = post({ prompt: "a" });
+  await server.waitForMessages(1);
+  expect(await readRefusal(await post({ prompt: "b" }))).toEqual([429, "queue_full", null]);
+  server.reply(0, "x", "stop");
+  expect((await runningResponse).status).toBe(200);
+});
+
+test("ranks that attach to a server that is stopping are stopped", async () => {
+  await startTestServer();
+  server.engine.detach("rank 0 was lost");
+  expect(await server.engine.stop()).toBe(false);
+  server.attach();
+  expect(server.sentMessages).toEqual([{ type: "stop" }]);
+});
+
+test("the timer of the deadline is cleared at the end of the request, so that the process can exit", async () => {
+  const deadlineMs = 54_321;
+  await startTestServer({ deadlineMs });
+  const [setTimer, clearTimer] = [vi.spyOn(globalThis, "setTimeout"), vi.spyOn(globalThis, "clearTimeout")];
+  const response = post({ prompt: "a" });
+  await server.waitForMessages(1);
+  server.reply(0, "x", "stop");
+  expect((await response).status).toBe(200);
+  const index = setTimer.mock.calls.findIndex(([, delay]) => delay === deadlineMs);
+  expect(clearTimer).toHaveBeenCalledWith(setTimer.mock.results[index]!.value);
+  vi.restoreAllMocks();
+});
+
+test("if the ranks are lost, /health gives 503 before the timeout of their statistics", async () => {
+  await startTestServer({}, { maxRunning: 1, maxWaiting: 1, statsTimeoutMs: 2 ** 30 });
+  const response = fetch(`${server.url}/health`);
+  await server.waitForMessages(1);
+  server.engine.detach("rank 0 was lost");
+  expect((await response).status).toBe(503);
+});
+
+test("waiting requests get 503 with the reason if the ranks are not restarted", async () => {
+  await startTestServer({}, { maxRunning: 1, maxWaiting: 1 });
+  const responses = ["a", "b"].map((prompt) => post({ prompt }));
+  await server.waitForMessages(1);
+  await waitForQueueLength(1);
+  server.engine.fail("the ranks have exited");
+  for (const response of responses) {
+    const { status, body } = await response;
+    expect([status, await new Response(body).text()]).toEqual([503, expect.stringContaining("the ranks have exited")]);
+  }
+});
+
+test("a stream contains no event for a piece without text, except for the last piece", async () => {
+  await startTestServer();
+  const response = post({ prompt: "a", stream: true });
+  await server.waitForMessages(1);
+  for (const text of ["", "x", ""]) server.reply(0, text);
+  server.reply(0, "", "length");
+  const events = (await (await response).text()).split("\n\n").filter((event) => event.startsWith("data: {"));
+  const choices = events.map((event) => (JSON.parse(event.slice("data: ".length)) as { choices: object[] }).choices[0]);
+  expect(choices).toMatchObject([
+    { text: "x", finish_reason: null },
+    { text: "", finish_reason: "length" },
+  ]);
+});
