@@ -286,6 +286,43 @@ describe("BatchScheduler", () => {
     });
   });
 
+  test("completes running and waiting texts after stop, except a cancelled one", async () => {
+    await using folder = await writeFolder(models.llama3!);
+    await onRanks(oneRank, async (ctx) => {
+      using model = await loadModel(ctx, folder.path);
+      using scheduler = new BatchScheduler(model, { maxTokens: 64, maxSequences: 1 });
+      const running = scheduler.run();
+      const call = { tokens: slicePrompt(0, 3), maxNewTokens: 4, eosTokenIds: [] };
+      const [firstStream, waitingStream, cancelledStream] = [1, 2, 3].map(() => scheduler.generate(call));
+      expect(scheduler.waiting).toBe(3);
+      await cancelledStream!.return();
+      expect(scheduler.waiting).toBe(2);
+      const firstResult = await firstStream!.next();
+      scheduler.stop();
+      expect(() => scheduler.generate(call)).toThrow(/received a stopped scheduler/);
+      const finishReasons = [firstResult.value!.finishReason];
+      for (const stream of [firstStream!, waitingStream!])
+        for await (const { finishReason } of stream) finishReasons.push(finishReason);
+      expect(finishReasons).toEqual([null, null, null, "length", null, null, null, "length"]);
+      await running;
+    });
+  });
+
+  test("a stream that failed rejects one read, and is done afterwards", async () => {
+    await using folder = await writeFolder(models.llama3!);
+    await onRanks(oneRank, async (ctx) => {
+      using model = await loadModel(ctx, folder.path);
+      const scheduler = new BatchScheduler(model, { maxTokens: 64 });
+      const [readStream, unreadStream] = [0, 1].map(() => scheduler.generate({ tokens: [1], maxNewTokens: 2 }));
+      const reads = Promise.allSettled([readStream!.next(), readStream!.next()]);
+      scheduler.dispose();
+      const done = { done: true, value: undefined };
+      expect(await reads).toMatchObject([{ status: "rejected" }, { status: "fulfilled", value: done }]);
+      await expect(unreadStream!.next()).rejects.toThrow(/a scheduler that was disposed/);
+      for (const stream of [readStream!, unreadStream!]) expect(await stream.next()).toEqual(done);
+    });
+  });
+
   test("ends all texts with an error when a rank is lost", async () => {
     await using folder = await writeFolder(models.llama3!);
     await onRanks(ring2!, async (ctx) => {

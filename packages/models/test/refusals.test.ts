@@ -224,6 +224,21 @@ describe("generate and forward", () => {
     });
   });
 
+  test("reject a cache of an equal model in another context", async () => {
+    await onRanks(oneRank, async (ctx) => {
+      using created = createModel(ctx, model.config, loadOptions(oneRank));
+      using cache = new GenerationCache(created, { maxTokens: 64 });
+      await onRanks(oneRank, async (otherCtx) => {
+        using other = createModel(otherCtx, model.config, loadOptions(oneRank));
+        expect(() => other.generate({ tokens, cache, maxNewTokens: 2 })).toThrow(
+          /generate: cache: expected a cache created with this model, .* in another context; create a GenerationCache/,
+        );
+      });
+      for await (const { token } of created.generate({ tokens, cache, maxNewTokens: 1 }))
+        expect(token).toBeTypeOf("number");
+    });
+  });
+
   test("reject a cache of a model with another number of layers", async () => {
     await onRanks(arrangements[0]!, async (ctx) => {
       const create = (fields: object) =>
