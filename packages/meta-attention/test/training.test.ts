@@ -5,6 +5,7 @@ import { expect, test } from "vitest";
 import {
   type ChosenChunks,
   denseToSparse,
+  entropyLoss,
   HierarchicalMetaAttention,
   type HierarchicalMetaAttentionOptions,
   loadBalanceLoss,
@@ -58,6 +59,18 @@ test("routing noise depends only on the seed and the step, and is applied in tra
   expect(noisyRoutings[0]).not.toEqual(noiselessRoutings[0]);
   for (const ranks of [2, 8])
     expect(await runForwardCalls(ranks, { topK: 2, routingNoise: 2 }, calls)).toEqual(noisyRoutings);
+});
+
+test("the losses of a single chunk, which has no other chunk, are 0", async () => {
+  await runOnWorld(makeWorld, { size: 1 }, async (ctx) => {
+    using module = new HierarchicalMetaAttention(ctx, { ...sizes, chunksPerRank: 1 });
+    using x = randn(ctx, [2, 32, 8], { seed: 5, stream: 0 });
+    using result = await module.forward(x);
+    for (const computeLoss of [loadBalanceLoss, entropyLoss, massLoss]) {
+      using loss = computeLoss(result.meta);
+      expect(await loss.item()).toBeCloseTo(0, 12);
+    }
+  });
 });
 
 /**
