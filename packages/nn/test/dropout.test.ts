@@ -106,6 +106,19 @@ test("Dropout in evaluation or with probability 0 keeps the input and draws no r
     expect(x.isDisposed).toBe(false);
   }));
 
+test("a sequence on axis 0 has no batch, so that data-parallel ranks draw the same zeros", async () => {
+  const run = async (ctx: Context): Promise<number[]> => {
+    using fullInput = ones(ctx, [8, 4]);
+    using x = shard(ctx, fullInput, 0);
+    using out = new Dropout(ctx, 0.5, { sequenceAxis: 0 }).forward(x);
+    using fullOutput = unshard(ctx, out, 0);
+    return Array.from(await fullOutput.read());
+  };
+  const expected = await onOneRank(run);
+  expect(new Set(expected)).toEqual(new Set([0, 2]));
+  for (const result of await onMesh({ dp: 2, sp: 2 }, run)) expect(result).toEqual(expected);
+});
+
 test("Dropout accepts tensors with any number of axes, with and without a sequence axis", () =>
   onOneRank(async (ctx) => {
     for (const shape of [[6], [3, 6], [2, 3, 4, 6]]) {

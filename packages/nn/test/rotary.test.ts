@@ -140,6 +140,18 @@ test("the four most recently used tables are kept", () =>
     expect(write).toHaveBeenCalled();
   }));
 
+test("one embedding encodes tensors of two devices of the same type and index", async () => {
+  using rotary = new RotaryEmbedding(4);
+  using device = cpu({ threads: 1 });
+  using otherDevice = cpu({ threads: 1 });
+  const encodeOn = async (each: typeof device): Promise<number[]> => {
+    using x = fromArray(each, generateNumbers(8, 1), [1, 1, 2, 4]);
+    using out = rotary.encode(x, [{ start: 7, length: 2, step: 1 }]);
+    return Array.from(await out.read());
+  };
+  expect(await encodeOn(otherDevice)).toEqual(await encodeOn(device));
+});
+
 test("invalid options and shapes are rejected", () =>
   onOneRank((ctx) => {
     for (const size of [3, 0, 2.5]) expect(() => new RotaryEmbedding(size)).toThrow(/headDim: expected an even number/);
