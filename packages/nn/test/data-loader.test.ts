@@ -248,9 +248,12 @@ test("invalid options, token files and states of other rows are rejected", async
     expect(() => createLoader(ctx, { seed: 8, rowLength: 12 }).load(state)).toThrow(
       /expected seed 8, rowLength 12, received seed 9, rowLength 24/,
     );
-    expect(() => createLoader(ctx).load({ ...state, index: 1000 })).toThrow(
+    const loader = createLoader(ctx);
+    loader.load({ ...state, index: loader.batchesPerEpoch });
+    expect(() => loader.load({ ...state, index: loader.batchesPerEpoch + 1 })).toThrow(
       /an integer epoch ≥ 0 and an integer batch index from 0 to/,
     );
+    expect(loader.state().index).toBe(loader.batchesPerEpoch);
     expect(() => new DataLoader(ctx, [] as never, options)).toThrow(/a TokenSource/);
   });
   expect(() => tokenArrays([[1, -1]])).toThrow(OptionError);

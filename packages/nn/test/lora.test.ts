@@ -180,19 +180,22 @@ describe("merged LoRA", () => {
       }),
   );
 
-  test("follows changes of the adapters, and has the names of unmerged LoRA in its state dict", () =>
+  test("follows changes of the base and the adapters, and has the names of unmerged LoRA in its state dict", () =>
     onOneRank(async (ctx) => {
       using module = new LoRA(ctx, new Linear(ctx, inFeatures, outFeatures), { rank });
       using x = randn(ctx, [2, inFeatures]);
       const names = [...module.stateDict().keys()];
+      ctx.device.write(module.b.weight, generateNumbers(outFeatures * rank, 3));
       module.eval().merge();
-      using outputBefore = module.forward(x);
       expect([...module.stateDict().keys()]).toEqual(names);
-      ctx.device.write(module.b.weight, generateNumbers(outFeatures * rank, 4));
-      using outputAfter = module.forward(x);
-      using unmergedOutput = module.unmerge().forward(x);
-      expect(maxDifference(await outputAfter.read(), await unmergedOutput.read())).toBeLessThan(2e-6);
-      expect(maxDifference(await outputAfter.read(), await outputBefore.read())).toBeGreaterThan(1e-2);
+      for (const { weight } of [module.b, module.a, module.base]) {
+        using outputBefore = module.merge().forward(x);
+        ctx.device.write(weight, generateNumbers(weight.size, 4));
+        using outputAfter = module.forward(x);
+        using unmergedOutput = module.unmerge().forward(x);
+        expect(maxDifference(await outputAfter.read(), await unmergedOutput.read())).toBeLessThan(2e-6);
+        expect(maxDifference(await outputAfter.read(), await outputBefore.read())).toBeGreaterThan(1e-2);
+      }
     }));
 
   test("runs the forward hooks of its layers", () =>

@@ -119,7 +119,7 @@ describe("cross-entropy", () => {
   });
 });
 
-test("mean squared error and its gradient match float64, with and without weights", () =>
+test("mean squared error and its gradient match float64, with and without weights, which receive no gradient", () =>
   onOneRank(async (ctx) => {
     const [a, b, weights] = [generateNumbers(12, 3), generateNumbers(12, 4), generateNumbers(12, 5).map(Math.abs)];
     for (const lossWeights of [undefined, weights]) {
@@ -130,8 +130,10 @@ test("mean squared error and its gradient match float64, with and without weight
       x.requiresGrad = true;
       using target = fromArray(ctx, b, [3, 4]);
       using weight = lossWeights && fromArray(ctx, lossWeights, [3, 4]);
+      if (weight) weight.requiresGrad = true;
       using loss = mseLoss(ctx, x, target, weight);
       loss.backward();
+      expect(weight?.grad ?? null).toBeNull();
       expect(Math.abs((await loss.item()) - f(a)) / f(a)).toBeLessThan(1e-6);
       expect(maxDifference(await x.grad!.read(), numericalDerivative(f, a))).toBeLessThan(2e-6);
     }
