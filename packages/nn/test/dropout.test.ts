@@ -2,6 +2,7 @@ import {
   type Context,
   type Coordinate,
   fromArray,
+  Linear,
   ones,
   type PlacementName,
   shard,
@@ -10,7 +11,7 @@ import {
   zeros,
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
-import { checkpoint, Dropout, MLP } from "../src/index.ts";
+import { checkpoint, Dropout, LoRA, MLP, SwiGLU } from "../src/index.ts";
 import { generateNumbers } from "./reference/numbers.ts";
 import { getBatchShare, onOneRank, onMesh } from "./reference/world.ts";
 
@@ -150,22 +151,35 @@ test("a checkpoint that recomputes Dropout in the backward draws the same zeros"
   );
 });
 
-test("an MLP drops elements according to the placement of the call", async () => {
-  const runBlock = async (ctx: Context, placement: PlacementName): Promise<number[]> => {
-    const mlp = new MLP(ctx, { embedDim: embed, dropout: 0.5 });
-    using fullInput = fromArray(ctx, inputValues, [batch, length, embed]);
-    using localInput = shard(ctx, fullInput, 1, { placement });
-    using out = mlp.forward(localInput, { placement, sequenceLength: length });
-    return Array.from(await unshard(ctx, out, 1, { placement, length }).read());
-  };
-  const [expected] = await onMesh({ sp: 1 }, (ctx) => runBlock(ctx, "contiguous"));
-  for (const placement of ["striped", "zigzag"] as const) {
-    for (const values of await onMesh({ sp: 3 }, (ctx) => runBlock(ctx, placement))) {
-      expect(values.map((value) => value === 0)).toEqual(expected!.map((value) => value === 0));
-      for (const [i, value] of values.entries()) expect(value).toBeCloseTo(expected![i]!, 5);
+const blocks = {
+  MLP: (ctx: Context) => new MLP(ctx, { embedDim: embed, dropout: 0.5 }),
+  SwiGLU: (ctx: Context) => new SwiGLU(ctx, { embedDim: embed, hiddenDim: 8, dropout: 0.5 }),
+  LoRA: (ctx: Context) => {
+    const adapter = new LoRA(ctx, new Linear(ctx, embed, 5), { rank: 2, dropout: 0.5 });
+    ctx.device.write(adapter.b.weight, generateNumbers(10, 3));
+    return adapter;
+  },
+} as const;
+
+test.each(["MLP", "SwiGLU", "LoRA"] as const)(
+  "%s drops elements according to the placement of the call",
+  async (name) => {
+    const runBlock = async (ctx: Context, placement: PlacementName): Promise<number[]> => {
+      const block = blocks[name](ctx);
+      using fullInput = fromArray(ctx, inputValues, [batch, length, embed]);
+      using localInput = shard(ctx, fullInput, 1, { placement });
+      using out = block.forward(localInput, { placement, sequenceLength: length });
+      return Array.from(await unshard(ctx, out, 1, { placement, length }).read());
+    };
+    const [expected] = await onMesh({ sp: 1 }, (ctx) => runBlock(ctx, "contiguous"));
+    for (const placement of ["striped", "zigzag"] as const) {
+      for (const values of await onMesh({ sp: 3 }, (ctx) => runBlock(ctx, placement))) {
+        expect(values.map((value) => value === 0)).toEqual(expected!.map((value) => value === 0));
+        for (const [i, value] of values.entries()) expect(value).toBeCloseTo(expected![i]!, 5);
+      }
     }
-  }
-});
+  },
+);
 
 test("invalid options and shapes are rejected", async () => {
   await onOneRank((ctx) => {
