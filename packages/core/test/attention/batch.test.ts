@@ -232,12 +232,24 @@ describe("attention on an invalid batch, before the backend runs", () => {
   });
 });
 
+test("a batch is distinguished from a smaller one whose samples have the same masks", () => {
+  const resolve = (keys: readonly number[]) =>
+    resolveBatchMaskUnchecked("test", batchMaskOptions.parse({ mask: causal(), lengths: { keys } }), {
+      ...{ batch: keys.length, queries: 6, keys: 6 },
+    });
+  const [small, large] = [resolve([4, 6]), resolve([4, 6, 5])];
+  expect(large.modifiers!.sampleMasks).toEqual([4, 6, 5].map((keys) => causal().slices(6, keys)));
+  expect([resolve([4, 6]), resolve([4, 6, 5])].map((each, i) => each === [small, large][i])).toEqual([true, true]);
+});
+
 test("checkTile requires a mask for each sample that is disjoint from the common mask", async () => {
   await using ctx = await openContext();
   const x = fromArray(ctx, values(2 * 4), [2, 1, 4, 1]);
   const rows = [{ start: 0, length: 4, step: 1 }];
-  const createTileCheck = (modifiers: AttentionModifiers) => () =>
-    checkTile(x, { k: x, v: x }, { q: rows, k: rows, mask: causal().slices(2, 2), scale: 1, modifiers });
+  const createTileCheck =
+    (modifiers: AttentionModifiers, mask = causal().slices(2, 2)) =>
+    () =>
+      checkTile(x, { k: x, v: x }, { q: rows, k: rows, mask, scale: 1, modifiers });
   const sliceFields = { q0: 2, q1: 4, k0: 0, k1: 4, type: "full" } as const;
   expect(createTileCheck({ sampleMasks: [[sliceFields], []] })).not.toThrow();
   expect(createTileCheck({ sampleMasks: [[sliceFields], [], []], origin: { batch: 1, head: 0 } })).not.toThrow();
@@ -253,6 +265,9 @@ test("checkTile requires a mask for each sample that is disjoint from the common
       /mask of sample 1: expected disjoint slices, received overlapping slices queries \[0,2\) × keys \[0,2\) type "causal" and/,
     );
   }
+  const sampleMasks = [[sliceFields], []];
+  expect(createTileCheck({ sampleMasks })).not.toThrow();
+  expect(createTileCheck({ sampleMasks }, full().slices(4, 4))).toThrow(/mask of sample 0: expected disjoint slices/);
   expect(createTileCheck({ sampleMasks: [[sliceFields, sliceFields], []] })).toThrow(
     /mask of sample 0: expected disjoint slices/,
   );

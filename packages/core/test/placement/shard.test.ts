@@ -69,6 +69,29 @@ test("gradients of a shard flow to its rows of the whole tensor", async () => {
   expect([...(await fullTensor.grad!.read())]).toEqual([1, 0, 1, 0, 1]);
 });
 
+test("a shard of one rank is contiguous, and gradients flow to the whole tensor", async () => {
+  const [ctx] = await referenceWorld(1);
+  using fullTensor = fromArray(ctx!, count(6), [2, 3]);
+  fullTensor.requiresGrad = true;
+  using localShard = shard(ctx!, fullTensor.transpose(0, 1), 0);
+  expect(localShard.isContiguous).toBe(true);
+  using total = sum(localShard);
+  total.backward();
+  expect([...(await fullTensor.grad!.read())]).toEqual([1, 1, 1, 1, 1, 1]);
+});
+
+test("unshard keeps only its result in memory", async () => {
+  const ranks = await referenceWorld(4, { mesh: { node: 2, gpu: 2 } });
+  const shards = ranks.map((ctx) => fromArray(ctx, count(6), [3, 2]));
+  // The gather along each of the two mesh axes has a buffer of its own.
+  const results = ranks.map((ctx, rank) => unshard(ctx, shards[rank]!, 0));
+  await Promise.all(results.map((each) => each.read()));
+  for (const [rank, ctx] of ranks.entries()) {
+    shards[rank]!.dispose();
+    expect(ctx.device.memory().allocated).toBe(4 * 6 * 4);
+  }
+});
+
 test("shard and unshard reject wrong sizes and options before communication", async () => {
   const ranks = await referenceWorld(3);
   const x = fromArray(ranks[2]!, count(4), [4]);
