@@ -99,6 +99,9 @@ test("unionSlices merges the masks of all samples without duplicates, and caches
   expect(unionSlices(call)).toEqual([...shortSlices, ...longSlices]);
   expect(unionSlices(call)).toBe(unionSlices({ ...call }));
   expect(unionSlices({ mask: shortSlices })).toBe(shortSlices);
+  // The slices that are common to all samples, which are cached separately.
+  const commonSlices: readonly Slice[] = [{ q0: 0, q1: 5, k0: 5, k1: 6, type: "full" }];
+  expect(unionSlices({ mask: commonSlices, modifiers })).toEqual([...commonSlices, ...shortSlices, ...longSlices]);
 });
 
 test("queries that are not sharded along the axis need the same keys on every rank", () => {
