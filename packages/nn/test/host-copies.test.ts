@@ -175,6 +175,27 @@ test("a file that is sent in several messages arrives unchanged", async () => {
   expect(hosts.bytes("n1").equals(hosts.bytes("n0"))).toBe(true);
 });
 
+test("a copy that was corrupted during its transfer is neither loaded nor stored", async () => {
+  const hosts = new HostDirectories(["n0", "n1"]);
+  const [rank0Error, rank1Error] = await collectErrors(2, async (ctx) => {
+    const [path, options] = hosts.getCheckpointCall(ctx);
+    await saveCheckpoint(ctx, path, buildTraining(ctx), options);
+    if (ctx.rank === 1) rmSync(path);
+    const sendRecv = ctx.world.sendRecv.bind(ctx.world);
+    vi.spyOn(ctx.world, "sendRecv").mockImplementation((transfers, sendOptions) => {
+      for (const transfer of transfers) if ("to" in transfer) ctx.device.kernels.fill(transfer.tensor, 1);
+      return sendRecv(transfers, sendOptions);
+    });
+    await loadCheckpoint(ctx, path, buildTraining(ctx), options);
+  });
+  expect(String(rank0Error)).toMatch(/a failure on rank 1/);
+  expect(String(rank1Error)).toMatch(
+    /FileError: loadCheckpoint: .*: expected a copy with SHA-256 [0-9a-f]{64}, received [0-9a-f]{64}; load the checkpoint/,
+  );
+  expect(hosts.files("n0")).toEqual(["training.safetensors"]);
+  expect(hosts.files("n1")).toEqual([]);
+});
+
 describe("a save that fails on one host replaces no checkpoint", () => {
   test("if one host cannot write", async () => {
     const hosts = new HostDirectories(["n0", "n1"]);
