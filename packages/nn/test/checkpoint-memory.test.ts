@@ -1,6 +1,6 @@
 // Checkpoints are read and written a chunk at a time: how many bytes are read, and how much memory this takes.
 import { type FileHandle, open, readFile, stat, writeFile } from "node:fs/promises";
-import { join } from "node:path";
+import { dirname, join } from "node:path";
 import { type Context, fromArray, Linear, type Module, runOnAllRanks, type Tensor } from "@mosaic/core";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import {
@@ -192,8 +192,8 @@ describe("with snapshot: false", () => {
       await writeFile(file!, "");
       const model = fullyShard(ctx, buildModel(ctx), { stage: 3 });
       const save = (path: string) => saveCheckpoint(ctx, path, { model }, { snapshot: false });
-      // First, the folder cannot be created. Then, the path is that of a folder.
-      for (const path of [join(file!, "state"), folder === "" ? file!.slice(0, -5) : folder]) {
+      // First, the folder cannot be created. Then, the path is that of a folder. Last, the file cannot be created.
+      for (const path of [join(file!, "state"), dirname(file!), `${file}${"x".repeat(255)}`]) {
         const error = await save(path).catch((each: unknown) => String(each));
         expect(error).toMatch(ctx.rank === 0 ? /FileError: / : /a failure on rank 0/);
       }

@@ -34,9 +34,14 @@ export async function stageFile(
 ): Promise<StagedFile> {
   const temporaryPath = join(dirname(path), `${temporaryPrefix(path)}${process.pid}.${randomUUID()}.part`);
   const discard = async (): Promise<void> => {
-    await rm(temporaryPath, { force: true });
-    ownTemporaryPaths.delete(temporaryPath);
+    try {
+      await rm(temporaryPath, { force: true });
+    } finally {
+      ownTemporaryPaths.delete(temporaryPath);
+    }
   };
+  // The error of the write is thrown, not that of a removal that fails for the same reason.
+  const discardAfterError = (): Promise<void> => discard().catch(() => {});
   ownTemporaryPaths.add(temporaryPath);
   try {
     await removeStaleTemporaryFiles(path);
@@ -48,14 +53,14 @@ export async function stageFile(
       await file.close();
     }
   } catch (error) {
-    await discard();
+    await discardAfterError();
     throw toWriteError(path, error);
   }
   const publish = async (): Promise<void> => {
     try {
       await rename(temporaryPath, path);
     } catch (error) {
-      await discard();
+      await discardAfterError();
       throw toWriteError(path, error);
     }
     ownTemporaryPaths.delete(temporaryPath);
