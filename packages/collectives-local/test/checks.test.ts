@@ -135,6 +135,17 @@ test("local() rejects a connection without the variables of a job, and names mos
   }
 });
 
+test("local() and world() reject devices of another type and more than 1024 ranks", async () => {
+  using device = new TestDevice();
+  using otherDevice = new TestDevice("cuda");
+  await expect(local().connect({ device: otherDevice, rank: 0, size: 1 })).rejects.toThrow(
+    /local collectives: .*type cpu.*cuda/,
+  );
+  const tooManyRanks = "local collectives: expected at most 1024 ranks, received 1025";
+  await expect(local().connect({ device, rank: 0, size: 1025 })).rejects.toThrow(tooManyRanks);
+  await expect(world(1025, { device: () => device })).rejects.toThrow(tooManyRanks);
+});
+
 test("local() rejects unknown options and invalid values", () => {
   expect(() => local({ timeout: 5 } as object)).toThrow(
     /local: expected options among name, connectTimeout, received "timeout"/,
