@@ -26,12 +26,10 @@ struct Rows {
   int64_t rowStride, columnStride;  // elements
 };
 
-/// Keys or values that a kernel converts to float32 part by part, as its tiles read them. A part stays in the L1 cache,
-/// which a copy of a whole block does not; but every panel converts it again.
+/// Keys that a kernel converts to float32 part by part, as its tiles read them. A part stays in the L1 cache, which a
+/// copy of a whole block does not; but every panel converts it again.
 struct StagedRows {
-  /// Columns of V per part; a multiple of the rows of every tile.
-  static constexpr int32_t kColumns = 16;
-  /// Rows of K per part: at least those of a tile.
+  /// Rows per part: at least those of a tile.
   static constexpr int32_t kMaxTileRows = 16;
   Rows rows;  // of whole vectors, with unit column stride; no data: not staged
   float* part;
@@ -43,7 +41,8 @@ struct KvRows {
   Operand k, v;     // [key][depth]; v is not set in the forward
   Operand columns;  // [depth][key] of V in the forward, of K in the backward; K has depth D, V has Dv
   int32_t first, count;
-  StagedRows stagedK, stagedV;  // replace k and columns in `fold`; float32 products only
+  StagedRows stagedK;  // replaces k in `fold`; float32 products only
+  Rows valueRows;      // replaces columns in `fold` if it has data, see `readsValueRows`
   UpcomingReads nextK, nextV;  // prefetch hints: the next block, read while this one is folded; empty if none
 };
 
@@ -139,6 +138,7 @@ struct AttentionKernels {
   int32_t keyMultiple;   // blocks of keys begin and end at multiples of this
   int32_t keyBlock;      // keys per block in the forward
   int32_t gradientBlock; // keys per block in the backward
+  bool readsValueRows;   // whether `fold` can read 16-bit V by rows, which are whole vectors
 
   /// dst[r · stride + c] ← rows, padded with zeros from `columns` to a multiple of `depthMultiple`.
   void (*unpack)(const Rows& rows, int64_t count, int64_t columns, void* dst, int64_t stride);
@@ -156,7 +156,7 @@ struct AttentionKernels {
   /// Rearranges `width` rows in place into the layout of products that reduce over rows.
   void (*pairRows)(void* rows, int64_t stride, int64_t depth);
 
-  /// Folds a block that is visible to every row in full. Other kernels do not accept staged rows.
+  /// Folds a block that is visible to every row in full. Other kernels do not accept `stagedK` and `valueRows`.
   void (*fold)(ForwardPanel& panel, const KvRows& keys);
   /// Folds a block that is partly visible to some rows. A NaN reaches only the rows that attend to it.
   void (*foldMasked)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds);

@@ -15,6 +15,7 @@
 #include "attention/attention_kernels.h"
 #include "attention/pack.h"
 #include "attention/score_block.h"
+#include "attention/value_rows.h"
 #include "simd/exp2.h"
 #include "simd/register_tile.h"
 
@@ -28,6 +29,8 @@ struct FoldBlock {
   static constexpr int N = vectors, R = N == 1 && N != Shape::vectors ? Shape::narrowRows : Shape::rows;
   static constexpr int L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int width = N * L;
+  /// Whether values can be read by rows: a tile of L rows then has as many sums as one that reads columns.
+  static constexpr bool readsValueRows = valuesPerElement == 1 && R * N == L;
   static constexpr float kRescaleThreshold = 40;     // in units of (s − m) · log2 e
   static constexpr int32_t kFirstKeys = E::valuesPerElement == 1 ? 16 : 32;  // keys that determine the first m of a row
   static constexpr float kMinSum = 0.5f;   // a sum is 0 or at least about 1, because m is the score of one of its keys
@@ -116,28 +119,12 @@ struct FoldBlock {
       if (valuesPerElement != 1 || staged.rows.data == nullptr) return rowsAt<E>(keys.k, row);
       static_assert(valuesPerElement != 1 || R <= StagedRows::kMaxTileRows);
       const int64_t count = keys.count - row < R ? keys.count - row : R;
-      Pack<V, E, N>::unpack(skip(staged.rows, row, 0), count, panel.depth, staged.part, panel.depth);
+      const char* from = static_cast<const char*>(staged.rows.data);
+      const int64_t skippedBytes = row * staged.rows.rowStride * dtypeBytes(staged.rows.dtype);
+      const Rows rows{from + skippedBytes, staged.rows.dtype, staged.rows.rowStride, 1};
+      Pack<V, E, N>::unpack(rows, count, panel.depth, staged.part, panel.depth);
       return {staged.part, panel.depth, 1};
     };
-  }
-
-  /// Returns columns of V from column d on. Staged columns are converted for several tiles at a time.
-  MOSAIC_INLINE Operand valueColumns(const ForwardPanel& panel, const KvRows& keys, int32_t d) {
-    const StagedRows& staged = keys.stagedV;
-    if (valuesPerElement != 1 || staged.rows.data == nullptr) return rowsAt<E>(keys.columns, d);
-    constexpr int32_t columns = StagedRows::kColumns;
-    static_assert(valuesPerElement != 1 || columns % R == 0);
-    if (d % columns == 0) {
-      const int32_t count = panel.valueDepth - d < columns ? panel.valueDepth - d : columns;
-      Pack<V, E, N>::unpack(skip(staged.rows, 0, d), keys.count, count, staged.part, columns);
-    }
-    return {staged.part + d % columns, 1, columns};
-  }
-
-  /// Returns the rows from (row, column) on; columns are contiguous.
-  MOSAIC_INLINE Rows skip(const Rows& rows, int64_t row, int64_t column) {
-    const int64_t bytes = (row * rows.rowStride + column) * dtypeBytes(rows.dtype);
-    return {static_cast<const char*>(rows.data) + bytes, rows.dtype, rows.rowStride, 1};
   }
 
   /// Whether some row has not attended to any key and has no m yet.
@@ -432,9 +419,14 @@ struct FoldBlock {
   /// out += v · p
   template <class P>
   MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KvRows& keys, P& prefetch) {
+    if constexpr (readsValueRows) {
+      if (keys.valueRows.data != nullptr) {
+        return ValueRows<V, N>::accumulate(panel, keys.valueRows, keys.count, prefetch);
+      }
+    }
     forEachTile<R>(
         0, panel.valueDepth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
-          RegisterTile<V, E, rows, N>::addProduct(panel.out + d * width, width, valueColumns(panel, keys, d), panel.p,
+          RegisterTile<V, E, rows, N>::addProduct(panel.out + d * width, width, rowsAt<E>(keys.columns, d), panel.p,
                                                   width, keys.count, prefetch);
         });
   }

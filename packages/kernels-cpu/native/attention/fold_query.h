@@ -1,7 +1,7 @@
-// Forward for a few query rows (query_rows.h). Lanes are keys, because lanes along queries would be mostly empty, or
-// because panels would need a float32 copy of 16-bit keys. Keys are transposed one vector at a time, so that each score
-// is the same chain of multiply-adds as in a panel (fold_block.h) and has the same bits as in the backward. At large
-// scores, a different rounding would result in a different weight.
+// Forward for a few query rows (query_rows.h). Lanes are keys, because lanes along queries would be empty, and because
+// panels would convert 16-bit keys. Keys are transposed one vector at a time, so that each score is the same chain of
+// multiply-adds as in a panel (fold_block.h) and has the same bits as in the backward. At large scores, a different
+// rounding would result in a different weight.
 #pragma once
 
 #include "attention/attention_kernels.h"

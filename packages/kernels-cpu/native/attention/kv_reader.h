@@ -82,23 +82,20 @@ class KvReader {
            hasWholeVectors(v_.view);
   }
 
-  /// Like `read`, for keys that the tensors have. K and V are staged unless they are read in place; `part` has room for
-  /// `partElements()` numbers.
+  /// Like `read`, for keys that the tensors have. K is staged unless it is read in place; `part` has room for
+  /// `partElements()` numbers. V is read by rows if it would be copied otherwise and the kernels can.
   KvRows stage(int32_t first, int32_t count, float* part) const {
-    const auto staged = [&](const Source& source) {
-      const Rows none{nullptr, DType::Float32, 0, 0};
-      return StagedRows{source.isReadInPlace ? none : rowsOf(source.view, {batch_, head_, first}), part};
-    };
-    const auto inPlace = [&](const Source& source) {
-      const Rows rows = rowsOf(source.view, {batch_, head_, first});
-      return Operand{rows.data, rows.rowStride, 1};
-    };
-    const Operand k = inPlace(k_), v = inPlace(v_);
-    return {k, v, {v.data, v.step, v.rowStride}, first, count, staged(k_), staged(v_), {}, {}};
+    const Rows k = rowsOf(k_.view, {batch_, head_, first}), none{nullptr, DType::Float32, 0, 0};
+    KvRows result{{k.data, k.rowStride, 1}, {}, {}, first, count, {k_.isReadInPlace ? none : k, part}, none, {}, {}};
+    if (kernels_.readsValueRows && !v_.isReadInPlace) {
+      result.valueRows = rowsOf(v_.view, {batch_, head_, first});
+    } else {
+      const Operand v = rows(v_, first, count, count);
+      result.columns = {v.data, v.step, v.rowStride};
+    }
+    return result;
   }
-  int64_t partElements() const {
-    return std::max(StagedRows::kMaxTileRows * k_.view.shape[3], StagedRows::kColumns * blockKeys_);
-  }
+  int64_t partElements() const { return StagedRows::kMaxTileRows * k_.view.shape[3]; }
 
   /// Returns the memory of K and V that reading keys [first, first + count) will access; empty past the last key, and
   /// for rows whose elements are not contiguous.
@@ -165,7 +162,7 @@ inline KvRows subBlock(const AttentionKernels& kernels, const KvRows& block, int
           begin,
           end - begin,
           block.stagedK,
-          block.stagedV,
+          block.valueRows,
           block.nextK,
           block.nextV};
 }

@@ -12,7 +12,7 @@ namespace {
 
 constexpr int32_t kResultMultiple = 16;  // row lengths are padded to this multiple for the transposition of results
 // Panels for which keys are converted as tiles read them; for more, a copy of a block that all of them read is faster.
-constexpr size_t kMaxStagedPanels = 1;
+constexpr size_t kMaxStagedPanels = 1, kMaxStagedRowPanels = 2;  // the second if they read values by rows
 // Panels that share the prefetching of the next block. More would prefetch its last keys too late.
 constexpr size_t kMaxPrefetchingPanels = 2;
 constexpr double kLog2e = std::numbers::log2e;
@@ -40,8 +40,10 @@ QueryPanels::QueryPanels(const ForwardCall& call, size_t capacity, bool isNarrow
       depth_(args_.q.shape[3]),
       valueDepth_(args_.kv.v.shape[3]),
       rowStride_(roundUp(std::max(depth_, valueDepth_), std::max(wideKernels_.depthMultiple, kResultMultiple))),
-      reader_(wideKernels_, args_.kv, isNarrow ? KvUse::NarrowForward : KvUse::Forward, arena),
-      canStage_(capacity <= kMaxStagedPanels && !modifiers_.modifiesScores() && reader_.canStage()),
+      readerKernels_(isNarrow ? kernels_.mediumAttention : wideKernels_),
+      reader_(readerKernels_, args_.kv, isNarrow ? KvUse::NarrowForward : KvUse::Forward, arena),
+      canStage_(capacity <= (readerKernels_.readsValueRows ? kMaxStagedRowPanels : kMaxStagedPanels) &&
+                !modifiers_.modifiesScores() && reader_.canStage()),
       scores_(arena.allocate<float>(wideKernels_.keyBlock * wideKernels_.width)),
       weights_(isPaired() ? arena.allocate<uint16_t>(wideKernels_.keyBlock * wideKernels_.width)
                           : static_cast<void*>(scores_)),

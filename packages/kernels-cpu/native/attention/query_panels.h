@@ -57,6 +57,7 @@ class QueryPanels {
   const AttentionKernels& wideKernels_;  // the kernels of wide panels, for operations that do not depend on the width
   Arena& arena_;
   const int64_t depth_, valueDepth_, rowStride_;  // rowStride_: stride of the row buffer
+  const AttentionKernels& readerKernels_;  // the widest that panels have
   KvReader reader_;
   const bool canStage_;  // whether blocks that all rows see in full are staged
   float* scores_;

@@ -17,7 +17,10 @@ bool areRowsFaster(const ForwardCall& call) {
   const auto& [k, v] = args.kv;
   const AttentionKernels& kernels = call.kernels.narrowAttention;
   const bool isWidened = k.dtype != kernels.products;
-  const int64_t rows = args.q.shape[2] * groupSize(args), maxRows = isWidened ? kernels.width : kernels.width / 2;
+  const int64_t rows = args.q.shape[2] * groupSize(args);
+  const int64_t maxRows = !isWidened               ? kernels.width / 2
+                          : kernels.readsValueRows ? kernels.width * 3 / 4
+                                                   : kernels.width;
   return rows <= maxRows && !call.modifiers.modifiesScores() && k.dtype == v.dtype &&
          call.kernels.foldQuery.of(k.dtype) != nullptr && k.stride[3] == 1 && v.stride[3] == 1 &&
          k.shape[3] % kernels.depthMultiple == 0 && v.shape[3] % kernels.depthMultiple == 0;

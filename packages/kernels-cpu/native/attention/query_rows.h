@@ -8,8 +8,8 @@
 
 namespace mosaic {
 
-/// Whether rows are folded faster than panels: where most lanes of a panel would be empty, and where a panel would need
-/// a float32 copy of 16-bit keys.
+/// Whether rows are folded faster than panels: where most lanes of a panel would be empty; for 16-bit keys, which a
+/// panel converts, also where some would.
 bool areRowsFaster(const ForwardCall& call);
 
 class QueryRows {

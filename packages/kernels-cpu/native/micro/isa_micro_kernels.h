@@ -66,6 +66,7 @@ constexpr AttentionKernels makeAttentionKernels() {
   table.keyMultiple = Packing::keyMultiple;
   table.keyBlock = isPaired ? 256 : 128;
   table.gradientBlock = isPaired ? 128 : 96;
+  table.readsValueRows = FoldBlock<V, E, N>::readsValueRows;
   table.unpack = Packing::unpack;
   table.isFinite = Packing::isFinite;
   table.toPanel = Packing::toPanel;
@@ -124,6 +125,8 @@ template <class V, class E>
 constexpr MicroKernels makeMicroKernels() {
   constexpr bool isPaired = E::valuesPerElement == 2;
   constexpr int vectors = E::template Shape<V>::vectors, mediumVectors = isPaired || vectors < 2 ? vectors : 2;
+  static_assert(FoldBlock<V, E, 1>::readsValueRows || !FoldBlock<V, E, mediumVectors>::readsValueRows,
+                "narrow panels are folded together with medium ones, from the same blocks");
   return {isPaired ? DType::BFloat16 : DType::Float32,
           makeAttentionKernels<V, E, vectors>(),
           makeAttentionKernels<V, E, mediumVectors>(),
