@@ -79,6 +79,7 @@ Case randomCase(Random& random) {
   c.q = randomSpans(random, n);
   c.k = randomSpans(random, n);
   if (randomInt(random, 0, 5) == 0) {  // few queries and many keys, which are split
+    c.H = c.Hkv * randomInt(random, 1, 8);
     c.q = {{randomInt(random, 0, n - 1), randomInt(random, 1, 20), 1}};
     c.k = {{0, randomInt(random, 1, 3000), 1}};
   }
