@@ -26,5 +26,7 @@ export function environmentFlag(
     "an object",
     environment,
   );
-  return !offValues.includes(environment[name]?.toLowerCase());
+  const value = environment[name];
+  expectValue(`environmentFlag: ${name}`, value === undefined || typeof value === "string", "a string", value);
+  return !offValues.includes(value?.toLowerCase());
 }

@@ -153,6 +153,7 @@ export const modelCalls: Readonly<Record<string, Arguments>> = {
   ],
   "Tokenizer.vocabSize": () => [false],
   "Tokenizer.encode": () => ["ab", { addSpecialTokens: false }],
+  "Tokenizer.minTokens": () => ["ab"],
   "Tokenizer.decode": () => [[0, 1], { skipSpecialTokens: false }],
   "Tokenizer.tokenId": () => ["a"],
   "Tokenizer.applyChatTemplate": () => [
