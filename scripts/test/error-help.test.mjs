@@ -45,9 +45,13 @@ it("errors refer to their heading in `help`, and not in the message", async () =
   const errors = [...(await listExportedErrors()).values()].filter((each) => each.prototype instanceof MosaicError);
   expect(errors.length).toBeGreaterThan(10);
   const details = { where: "here", expected: "this" };
+  const argumentsByName = {
+    NonFiniteError: ["here", { step: 1, norms: [] }],
+    ParameterMismatchError: [new Map([["weight", [1]]])],
+  };
   const errorInstances = [
     new MosaicError(details),
-    ...errors.map((each) => new each(details, { step: 1, norms: [] })),
+    ...errors.map((each) => new each(...(argumentsByName[each.name] ?? [details]))),
     ...[new UsageError("no"), new RendezvousError("no"), new StoreError("AUTH", "no")],
   ];
   for (const { help, message, name } of errorInstances) {
