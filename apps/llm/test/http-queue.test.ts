@@ -1,6 +1,17 @@
 import { connect } from "node:net";
 import { expect, test, vi } from "vitest";
-import { headers, model, post, readRefusal, server, startTestServer, waitForQueueLength } from "./test-server.ts";
+import {
+  headers,
+  model,
+  post,
+  readRefusal,
+  server,
+  setUpTestServers,
+  startTestServer,
+  waitForQueueLength,
+} from "./test-server.ts";
+
+setUpTestServers();
 
 test("a full queue gives 429, and waiting requests run when others end", async () => {
   await startTestServer();

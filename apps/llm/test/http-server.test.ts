@@ -1,7 +1,9 @@
 import { once } from "node:events";
 import { request as httpRequest } from "node:http";
 import { expect, test } from "vitest";
-import { headers, model, post, readRefusal, server, startTestServer } from "./test-server.ts";
+import { headers, model, post, readRefusal, server, setUpTestServers, startTestServer } from "./test-server.ts";
+
+setUpTestServers();
 
 test.each([
   [{ n: 2 }, "n", /n: expected 1, received 2/],

@@ -17,7 +17,7 @@ beforeAll(async () => {
 afterAll(() => rmSync(folder, { recursive: true, force: true }));
 
 test("a waiting prompt is not encoded after its client has disconnected", async () => {
-  const encoder = new PromptEncoder(tokenizer, { folder, workerEntry });
+  const encoder = new PromptEncoder(tokenizer, { folder, workerEntry, maxWaiting: 2 });
   const disconnect = new AbortController();
   const [first, second, third] = [new AbortController(), disconnect, new AbortController()].map(({ signal }) =>
     encoder.encode(prompt, signal),
@@ -27,12 +27,25 @@ test("a waiting prompt is not encoded after its client has disconnected", async 
   expect(await third).toEqual(await first);
 });
 
+test("a long prompt is refused while the maximum number of others waits, and accepted afterwards", async () => {
+  const encoder = new PromptEncoder(tokenizer, { folder, workerEntry, maxWaiting: 1 });
+  const { signal } = new AbortController();
+  const acceptedPrompts = [1, 2].map(() => encoder.encode(prompt, signal));
+  await expect(encoder.encode(prompt, signal)).rejects.toMatchObject({
+    status: 429,
+    message: "the queue is full: 1 requests are waiting, the limit is 1; try again later",
+  });
+  expect(await encoder.encode({ ...prompt, text: "In the" }, signal)).toEqual(tokenizer.encode("In the"));
+  const [expectedTokens] = await Promise.all(acceptedPrompts);
+  expect(await encoder.encode(prompt, signal)).toEqual(expectedTokens);
+});
+
 test("the failure of the thread that encodes prompts is an error of the prompt", async () => {
   const missingEntry = new URL("../dist/missing.js", import.meta.url);
-  const encoder = new PromptEncoder(tokenizer, { folder, workerEntry: missingEntry });
+  const encoder = new PromptEncoder(tokenizer, { folder, workerEntry: missingEntry, maxWaiting: 2 });
   const { signal } = new AbortController();
   for (let i = 0; i < 2; i++) await expect(encoder.encode(prompt, signal)).rejects.toThrow(/missing.js/);
-  const foreignEncoder = new PromptEncoder(tokenizer, { folder: join(folder, "none"), workerEntry });
+  const foreignEncoder = new PromptEncoder(tokenizer, { folder: join(folder, "none"), workerEntry, maxWaiting: 2 });
   await expect(foreignEncoder.encode(prompt, signal)).rejects.toThrow(/tokenizer.json/);
   expect(await foreignEncoder.encode({ ...prompt, text: "In the" }, signal)).toEqual(tokenizer.encode("In the"));
 });

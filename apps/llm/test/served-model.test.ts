@@ -23,7 +23,9 @@ async function writeConfig(fields: object): Promise<void> {
 
 test("a config.json that is not JSON is a UsageError with its path", async () => {
   await writeFile(join(folder, "config.json"), "{");
-  const error = await readServedModel(folder, { cacheTokens: 1024, promptWorker }).catch((caught: unknown) => caught);
+  const error = await readServedModel(folder, { cacheTokens: 1024, promptWorker, maxWaitingPrompts: 1 }).catch(
+    (caught: unknown) => caught,
+  );
   expect(error).toBeInstanceOf(UsageError);
   expect(String(error)).toMatch(/config.json: expected JSON, received .*; download the file again/);
 });
@@ -31,8 +33,12 @@ test("a config.json that is not JSON is a UsageError with its path", async () =>
 test("the maximum length is that of texts in a batch, and at most the capacity of the cache", async () => {
   const rope = { rope_type: "dynamic", rope_theta: 1e4, factor: 4 };
   await writeConfig({ rope_parameters: rope });
-  expect((await readServedModel(folder, { cacheTokens: 1024, promptWorker })).maxLength).toBe(128);
+  expect((await readServedModel(folder, { cacheTokens: 1024, promptWorker, maxWaitingPrompts: 1 })).maxLength).toBe(
+    128,
+  );
   await writeConfig({ rope_parameters: { ...rope, rope_type: "yarn" } });
-  expect((await readServedModel(folder, { cacheTokens: 1024, promptWorker })).maxLength).toBe(512);
-  expect((await readServedModel(folder, { cacheTokens: 256, promptWorker })).maxLength).toBe(256);
+  expect((await readServedModel(folder, { cacheTokens: 1024, promptWorker, maxWaitingPrompts: 1 })).maxLength).toBe(
+    512,
+  );
+  expect((await readServedModel(folder, { cacheTokens: 256, promptWorker, maxWaitingPrompts: 1 })).maxLength).toBe(256);
 });

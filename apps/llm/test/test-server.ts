@@ -13,14 +13,19 @@ import { writeServedFolder } from "./served-folder.ts";
 
 // The server of each test of a file, whose ranks are simulated by the test.
 
-const folder = mkdtempSync(join(tmpdir(), "llm-http-test-"));
 const promptWorker = new URL("../dist/prompt-worker.js", import.meta.url);
 export let model: ServedModel;
-beforeAll(async () => {
-  await writeServedFolder(join(folder, "tiny"));
-  model = await readServedModel(join(folder, "tiny"), { cacheTokens: 1024, promptWorker });
-});
-afterAll(() => rmSync(folder, { recursive: true, force: true }));
+
+/** Writes a tiny model before the tests of a file, and closes the server of each test. */
+export function setUpTestServers(): void {
+  const folder = mkdtempSync(join(tmpdir(), "llm-http-test-"));
+  beforeAll(async () => {
+    await writeServedFolder(join(folder, "tiny"));
+    model = await readServedModel(join(folder, "tiny"), { cacheTokens: 1024, promptWorker, maxWaitingPrompts: 1 });
+  });
+  afterEach(() => server.close());
+  afterAll(() => rmSync(folder, { recursive: true, force: true }));
+}
 
 /** A server whose ranks are simulated by this test. `sentMessages` are the messages that the ranks received. */
 class TestServer {
@@ -75,7 +80,6 @@ class TestServer {
 }
 
 export let server: TestServer;
-afterEach(() => server.close());
 
 export async function startTestServer(...args: ConstructorParameters<typeof TestServer>): Promise<TestServer> {
   server = new TestServer(...args);

@@ -36,6 +36,12 @@ function errorType(status: number): string {
   return status < 500 ? "invalid_request_error" : "server_error";
 }
 
+/** Returns an error 429 for a request that arrives while the maximum number of others waits. */
+export function queueFullError(numWaiting: number, maxWaiting: number): ApiError {
+  const message = `the queue is full: ${numWaiting} requests are waiting, the limit is ${maxWaiting}; try again later`;
+  return new ApiError(429, message, { code: "queue_full", headers: { "retry-after": "1" } });
+}
+
 /** Returns an error 400 for a field that is missing, invalid or not supported. */
 export function invalidFieldError(param: string, message: string, code: string | null = null): ApiError {
   return new ApiError(400, message, { param, code });

@@ -1,4 +1,4 @@
-import { ApiError, unavailableError } from "./api-error.ts";
+import { ApiError, queueFullError, unavailableError } from "./api-error.ts";
 import type { Channel, RankMessage, RankStats, ServerMessage, TextOptions, TextPiece } from "./messages.ts";
 
 /** Receiver of a text. No call follows an error or a piece with a finish reason. */
@@ -71,8 +71,7 @@ export class Engine {
       this.#runningRequests.size >= this.#maxRunningRequests &&
       this.#waitingRequests.size >= this.#maxWaitingRequests
     ) {
-      const message = `the queue is full: ${this.#waitingRequests.size} requests are waiting, the limit is ${this.#maxWaitingRequests}; try again later`;
-      throw new ApiError(429, message, { code: "queue_full", headers: { "retry-after": "1" } });
+      throw queueFullError(this.#waitingRequests.size, this.#maxWaitingRequests);
     }
     const id = this.#nextId++;
     this.#waitingRequests.set(id, { options, listener });

@@ -1,6 +1,7 @@
 import { once } from "node:events";
 import { Worker } from "node:worker_threads";
 import type { Tokenizer } from "@mosaic/models";
+import { queueFullError } from "./api-error.ts";
 
 /** A text to encode. */
 export interface Prompt {
@@ -26,6 +27,8 @@ export interface PromptEncoderOptions {
   readonly folder: string;
   /** The program of the worker. */
   readonly workerEntry: URL;
+  /** Maximum number of long prompts that wait while the worker encodes another one. */
+  readonly maxWaiting: number;
 }
 
 /**
@@ -38,6 +41,8 @@ export class PromptEncoder {
   #worker: Worker | undefined;
   /** Resolves when the worker has encoded all earlier prompts. */
   #previousPrompt: Promise<unknown> = Promise.resolve();
+  /** Number of long prompts that the worker encodes or that wait for it. */
+  #numPending = 0;
 
   constructor(tokenizer: Tokenizer, options: PromptEncoderOptions) {
     this.#tokenizer = tokenizer;
@@ -45,18 +50,20 @@ export class PromptEncoder {
   }
 
   /**
-   * Resolves to the tokens. Rejects if the tokenizer rejects the text, and if `signal` is aborted before its encoding
-   * begins.
+   * Resolves to the tokens. Rejects if the tokenizer rejects the text, if too many long prompts are waiting, and if
+   * `signal` is aborted before its encoding begins.
    */
-  encode(prompt: Prompt, signal: AbortSignal): Promise<readonly number[]> {
+  async encode(prompt: Prompt, signal: AbortSignal): Promise<readonly number[]> {
     const { text, addSpecialTokens } = prompt;
-    if (text.length <= MAX_LOCAL_LENGTH)
-      return Promise.resolve().then(() => this.#tokenizer.encode(text, { addSpecialTokens }));
+    if (text.length <= MAX_LOCAL_LENGTH) return this.#tokenizer.encode(text, { addSpecialTokens });
+    const { maxWaiting } = this.#options;
+    if (this.#numPending > maxWaiting) throw queueFullError(this.#numPending - 1, maxWaiting);
+    this.#numPending++;
     const tokens = this.#previousPrompt.then(() => {
       signal.throwIfAborted();
       return this.#encodeInWorker(prompt);
     });
-    this.#previousPrompt = tokens.catch(() => {});
+    this.#previousPrompt = tokens.catch(() => {}).finally(() => this.#numPending--);
     return tokens;
   }
 

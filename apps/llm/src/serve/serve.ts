@@ -55,7 +55,8 @@ const CLOSE_TIMEOUT_MS = 2000;
  */
 export async function serve(settings: ServeSettings, options: ServeOptions): Promise<RunningServer> {
   const { batch, queue, host, key, maxBody, deadline, grace, cacheTokens, port } = settings;
-  const model = await readServedModel(settings.model, { cacheTokens, promptWorker: options.promptWorker });
+  const { promptWorker } = options;
+  const model = await readServedModel(settings.model, { cacheTokens, promptWorker, maxWaitingPrompts: queue });
   const page = readFileSync(options.page, "utf8");
   const engine = new Engine({ maxRunning: batch, maxWaiting: queue });
   const rules = { host, key, maxBodyBytes: maxBody, deadlineMs: deadline * 1000 };

@@ -22,12 +22,14 @@ export interface ServedModelOptions {
   readonly cacheTokens: number;
   /** The program of the thread that encodes long prompts. */
   readonly promptWorker: URL;
+  /** Maximum number of long prompts that wait for this thread. */
+  readonly maxWaitingPrompts: number;
 }
 
 /** Reads the tokenizer and the sizes of a folder. Throws a UsageError for a folder without them. */
 export async function readServedModel(
   folder: string,
-  { cacheTokens, promptWorker }: ServedModelOptions,
+  { cacheTokens, promptWorker, maxWaitingPrompts }: ServedModelOptions,
 ): Promise<ServedModel> {
   const config = readModelConfig(folder);
   const tokenizer = await loadTokenizer(folder);
@@ -35,7 +37,7 @@ export async function readServedModel(
     name: basename(resolve(folder)),
     created: Math.floor(statSync(folderFilePaths(folder).config).mtimeMs / 1000),
     tokenizer,
-    encoder: new PromptEncoder(tokenizer, { folder, workerEntry: promptWorker }),
+    encoder: new PromptEncoder(tokenizer, { folder, workerEntry: promptWorker, maxWaiting: maxWaitingPrompts }),
     vocabSize: config.vocabSize,
     maxLength: Math.min(config.maxBatchLength, cacheTokens),
   };
