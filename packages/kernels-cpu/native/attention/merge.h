@@ -15,6 +15,8 @@ struct MergeWeights {
 /// exp(lse − merged lse) of both sides. The larger side has weight 1 without a subtraction, which is NaN for
 /// infinities.
 inline MergeWeights mergeWeights(double targetLse, double sourceLse) {
+  // The formulas below give the same for an empty target, but take as long as several columns of a row.
+  if (targetLse == -INFINITY && sourceLse > -INFINITY) return {0, 1, static_cast<float>(sourceLse), true};
   const double maxLse = std::fmax(targetLse, sourceLse);
   if (std::isnan(targetLse) || std::isnan(sourceLse)) return {NAN, NAN, NAN, false};
   if (maxLse == -INFINITY) return {1, 0, -INFINITY, false};
