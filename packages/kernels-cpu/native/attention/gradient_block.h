@@ -290,10 +290,12 @@ struct GradientBlock {
     return E::toFloat(static_cast<const Scalar*>(term.rows)[offset * valuesPerElement + i % valuesPerElement]);
   }
 
-  /// Adds the columns of `wideVectors` vectors for all keys. Lanes are columns here, and the reduction is over rows.
+  /// Adds the columns of `wideVectors` vectors for all keys. Lanes are columns here, and the reduction is over rows. A
+  /// tile of one vector has more rows, because six sums are too few to hide the latency of a multiply-add.
   template <int wideVectors>
   MOSAIC_INLINE void addKeyGradientColumns(const KeyGradient& term, int32_t column) {
-    forEachTile<Shape::wideRows>(0, term.keyCount, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
+    constexpr int tileRows = wideVectors == 1 ? Shape::narrowRows : Shape::wideRows;
+    forEachTile<tileRows>(0, term.keyCount, [&]<int rows>(int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, wideVectors>;
       const Operand a{static_cast<const Scalar*>(term.coefficients) + j * term.coefficientStride,
                       term.coefficientStride, 1};

@@ -193,9 +193,6 @@ class GradientGroup {
   void computePanelBlock(int32_t p, const KvRows& keys, PanelRange* stripPanels) {
     const Panel& panel = panels_[static_cast<size_t>(p)];
     const int32_t begin = keys.first, end = keys.first + keys.count;
-    int32_t covered = 0;
-    for (const Segment& s : panel.segments) covered += std::max(0, std::min(s.end, end) - std::max(s.begin, begin));
-    if (defersKeyGradients() && covered < keys.count) clearWeights(panel, keys.count);
     for (const Segment& s : panel.segments) {
       forEachPart(s, kernels_.keyMultiple, {begin, end}, [&](int32_t from, int32_t to, bool isMasked) {
         computeSubBlock(panel, subBlock(kernels_, keys, from, to), from - begin, isMasked ? &s.bounds : nullptr);
@@ -235,13 +232,6 @@ class GradientGroup {
 
   /// Sums dk and dv over as many panels at once as possible, because longer sums load and store dk and dv less often.
   void sumStrips(const KvRows& keys, const PanelRange* stripPanels) {
-    PanelRange panelRange;
-    for (int i = 0; i < kStrips; ++i)
-      panelRange = {std::min(panelRange.first, stripPanels[i].first), std::max(panelRange.last, stripPanels[i].last)};
-    for (int32_t p = panelRange.first; p <= panelRange.last; ++p) {
-      const Panel& panel = panels_[static_cast<size_t>(p)];
-      if (!panel.isActive) clearWeights(panel, keys.count);
-    }
     for (int32_t strip = 0, next; strip * keysPerStrip_ < keys.count; strip = next) {
       const PanelRange range = stripPanels[strip];
       for (next = strip + 1; next * keysPerStrip_ < keys.count && stripPanels[next] == range;) ++next;
@@ -251,6 +241,9 @@ class GradientGroup {
       const int32_t rows = (range.last - range.first) * kernels_.width
                            + panels_[static_cast<size_t>(range.last)].rows.count;
       const int32_t begin = strip * keysPerStrip_, end = std::min(next * keysPerStrip_, keys.count);
+      for (int32_t p = range.first; p <= range.last; ++p) {
+        clearUncomputedWeights(panels_[static_cast<size_t>(p)], keys.first, {begin, end});
+      }
       const KvRows stripKeys = subBlock(kernels_, keys, keys.first + begin, keys.first + end);
       kernels_.addKeyGradient(valueGradientTerm(panel, begin, rows, stripKeys));
       kernels_.addKeyGradient(keyGradientTerm(panel, begin, rows, stripKeys));
@@ -297,9 +290,22 @@ class GradientGroup {
     return static_cast<int32_t>(std::min<int64_t>(keys.count, args_.kv.k.shape[2] - keys.first));
   }
 
-  void clearWeights(const Panel& panel, int32_t keys) const {
+  /// Clears the weights of the keys in `strip` that are in no segment of a panel, because the sums of dk and dv of the
+  /// strip include every row of its panels. The strip is relative to `firstKey`, the first key of the block.
+  void clearUncomputedWeights(const Panel& panel, int32_t firstKey, Range strip) const {
+    const int64_t multiple = kernels_.keyMultiple;
+    int64_t next = strip.begin;
+    for (const Segment& s : panel.segments) {
+      clearWeights(panel, {next, std::min(s.begin / multiple * multiple - firstKey, strip.end)});
+      next = std::max(next, roundUp(s.end, multiple) - firstKey);
+    }
+    clearWeights(panel, {next, strip.end});
+  }
+
+  /// Clears rows [begin, end) of the weights of a panel.
+  void clearWeights(const Panel& panel, Range keys) const {
     for (void* matrix : {panel.buffers.p, panel.buffers.ds}) {
-      for (int32_t j = 0; j < keys; ++j) {
+      for (int64_t j = keys.begin; j < keys.end; ++j) {
         char* row = static_cast<char*>(matrix) + j * panel.buffers.stride * elementBytes_;
         std::memset(row, 0, static_cast<size_t>(kernels_.width * elementBytes_));
       }
@@ -325,7 +331,13 @@ class GradientGroup {
     kernels_.fromPanel(panel.buffers.dq, factor, depth_, rowBuffer_, rowStride_);
     const FloatRows dq(args_.grads.dq, {task_.batch, task_.head, panel.rows.first});
     for (int32_t r = 0; r < panel.rows.count; ++r) {
-      for (int32_t d = 0; d < depth_; ++d) dq(r, d) += rowBuffer_[r * rowStride_ + d];
+      const float* terms = rowBuffer_ + r * rowStride_;
+      const FloatRow sums = dq.row(r);
+      if (sums.stride == 1) {  // compiled to vectors
+        for (int32_t d = 0; d < depth_; ++d) sums.data[d] += terms[d];
+      } else {
+        for (int32_t d = 0; d < depth_; ++d) sums.data[d * sums.stride] += terms[d];
+      }
     }
   }
 
