@@ -15,6 +15,7 @@
 
 #include "mosaic/view.h"
 #include "simd/isa.h"
+#include "simd/prefetch.h"
 #include "simd/register_tile.h"
 
 namespace mosaic {
@@ -81,6 +82,7 @@ struct ForwardPanel {
   float scale;    // used by bfloat16 products only
   int32_t depth, valueDepth;  // D and Dv
   bool isLargeMode;           // whether the m of some row is, or was, large
+  RowPrefetch* upcoming;      // makes a step for each tile of scores; may be null
 };
 
 /// One query of each head that shares a key head, while keys are folded into it. Lanes are keys.
@@ -112,6 +114,7 @@ struct BackwardPanel {
   float scale;  // used by bfloat16 products only
   int32_t depth, valueDepth;
   bool isLargeMode;  // whether the lse of some row is large
+  RowPrefetch* upcoming;  // makes a step for each tile of p and of ds
 };
 
 /// Scratch memory for a block whose scores are modified, [keys][width] each.

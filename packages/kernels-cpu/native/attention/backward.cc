@@ -24,6 +24,8 @@
 namespace mosaic {
 namespace {
 
+constexpr int64_t kMaxPrefetchedBytes = 128 << 10;  // operands of a head that an earlier step prefetches
+
 struct BackwardStep {
   int32_t keyBlock, rowBlock;
   int32_t keyOrder, rowOrder;  // number of earlier steps with the same keys, and with the same rows
@@ -145,6 +147,13 @@ BackwardGrid makeGrid(const AttendBackwardArguments& a, int64_t groupRows) {
   return grid;
 }
 
+/// Returns the operands and gradients of a head. Their rows are too far apart for the hardware prefetcher.
+RowPrefetch upcomingRowsOf(const AttendBackwardArguments& a, const HeadRows& at) {
+  return {{upcomingRows(a.q, at), upcomingRows(a.kv.k, at), upcomingRows(a.kv.v, at), upcomingRows(a.saved.dOut, at),
+           upcomingRows(a.grads.dq, at), upcomingRows(a.grads.dk, at), upcomingRows(a.grads.dv, at)},
+          std::min(a.q.shape[2], a.kv.k.shape[2])};
+}
+
 /// Completes a step's turns also when it throws, because other steps wait for them.
 struct StepGuard {
   StepSequencer &keys, &rows;
@@ -180,6 +189,9 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
   const int64_t numKvHeads = args.kv.k.shape[1], heads = args.kv.k.shape[0] * numKvHeads;
   const StepOrder order(visibility, steps, args.kv.k.shape[0], numKvHeads);
   StepSequencer keySequencer(heads * grid.keyBlocks()), rowSequencer(heads * grid.rowBlocks());
+  const int64_t elements = args.q.shape[2] * (args.q.shape[3] + args.kv.v.shape[3]) * 2;
+  const bool isOneStepPerHead = grid.keyBlocks() == 1 && grid.rowBlocks() == 1 &&
+                                elements * dtypeBytes(dtype) <= kMaxPrefetchedBytes;
 
   pool.parallelFor(order.tasks(), [&](int64_t task, int worker) {
     const auto [stepIndex, head] = order.stepAt(task);
@@ -191,9 +203,14 @@ void attendBackward(const AttendBackwardArguments& args, Isa isa, Pool& pool) {
     rowSequencer.waitForStep(rowChain, step.rowOrder);
     const StepGuard guard{keySequencer, rowSequencer, keyChain, rowChain};
     const int64_t keyHead = head % numKvHeads;
+    RowPrefetch upcoming{};  // of the next task of this thread, if all tasks take the same time
+    if (isOneStepPerHead && task + pool.threads() < order.tasks()) {
+      const int64_t nextHead = order.stepAt(task + pool.threads()).head;
+      upcoming = upcomingRowsOf(args, {nextHead / numKvHeads, nextHead % numKvHeads, 0});
+    }
     const GradientTask at{head / numKvHeads, keyHead * grid.groupSize + grid.rowHead(step.rowBlock), keyHead,
                           grid.rowRange(step.rowBlock), grid.keyRange(step.keyBlock)};
-    runGradientTask(call, panels[sample], at, pool.arena(worker));
+    runGradientTask(call, panels[sample], at, pool.arena(worker), upcoming);
   });
 }
 

@@ -33,6 +33,7 @@ struct FoldBlock {
   static constexpr bool readsValueRows = valuesPerElement == 1 && R * N == L;
   static constexpr float kRescaleThreshold = 40;     // in units of (s − m) · log2 e
   static constexpr int32_t kFirstKeys = E::valuesPerElement == 1 ? 16 : 32;  // keys that determine the first m of a row
+  static constexpr int32_t kPrefetchedRows = 3;  // per tile
   static constexpr float kMinSum = 0.5f;   // a sum is 0 or at least about 1, because m is the score of one of its keys
 
   MOSAIC_NOINLINE void fold(ForwardPanel& panel, const KvRows& keys) {
@@ -187,6 +188,7 @@ struct FoldBlock {
     const auto exponentiateTile =
         [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
+      if (panel.upcoming != nullptr) panel.upcoming->step(kPrefetchedRows);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         const Vec negMax = V::load(panel.negMax + n * L);

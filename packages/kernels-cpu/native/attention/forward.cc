@@ -16,10 +16,16 @@ namespace {
 constexpr int32_t kMaxGroupRows = 448, kMaxCopiedGroupRows = 896, kMaxPairedGroupRows = 1024;
 constexpr int64_t kMaxGroupBytes = 448 << 10;  // q and out of a group, which should fit the L2 cache
 constexpr int64_t kTasksPerThread = 4;         // for load balance
+constexpr int64_t kMaxPrefetchedBytes = 256 << 10;  // q, k and v of a head that an earlier task prefetches
 
 /// Tasks [firstTask, endTask) belong to one batch element: its groups, head by head.
 struct SampleTasks {
   int64_t batch, firstTask, endTask;
+};
+
+/// A group of panels: its head and its first row.
+struct Group {
+  int64_t batch, head, first;
 };
 
 /// Processes groups of query panels as tasks of the pool. FoldBlock (fold_block.h) folds a block of keys into a panel.
@@ -48,15 +54,11 @@ class Forward {
     groupPanels_ = static_cast<int32_t>(
         std::clamp<int64_t>(std::min(panelsFittingCache, panelsForBalance), 1, maxGroupRows() / kernels_.width));
     orderGroups();
+    tasksInProgress_ = pool.threads();
     pool.parallelFor(samples_.back().endTask, [&](int64_t task, int worker) {
-      const auto endsAfter = [](int64_t taskIndex, const SampleTasks& sample) { return taskIndex < sample.endTask; };
-      const SampleTasks& sample = *std::upper_bound(samples_.begin(), samples_.end(), task, endsAfter);
       Arena& arena = pool.arena(worker);
       arena.reset();
-      const std::vector<int64_t>& groups = groups_[visibility_.indexOf(sample.batch)];
-      const int64_t groupsPerHead = static_cast<int64_t>(groups.size()), taskInSample = task - sample.firstTask;
-      foldGroup(sample.batch, taskInSample / groupsPerHead, groups[static_cast<size_t>(taskInSample % groupsPerHead)],
-                arena);
+      foldGroup(task, arena);
     });
   }
 
@@ -97,18 +99,46 @@ class Forward {
     }
   }
 
-  void foldGroup(int64_t batch, int64_t h, int64_t first, Arena& arena) const {
-    const PanelSegments& panelSegments = panelSegments_[visibility_.indexOf(batch)];
+  Group groupOf(int64_t task) const {
+    const auto endsAfter = [](int64_t taskIndex, const SampleTasks& sample) { return taskIndex < sample.endTask; };
+    const SampleTasks& sample = *std::upper_bound(samples_.begin(), samples_.end(), task, endsAfter);
+    const std::vector<int64_t>& groups = groups_[visibility_.indexOf(sample.batch)];
+    const int64_t groupsPerHead = static_cast<int64_t>(groups.size()), taskInSample = task - sample.firstTask;
+    return {sample.batch, taskInSample / groupsPerHead, groups[static_cast<size_t>(taskInSample % groupsPerHead)]};
+  }
+
+  void foldGroup(int64_t task, Arena& arena) const {
+    const Group group = groupOf(task);
+    const PanelSegments& panelSegments = panelSegments_[visibility_.indexOf(group.batch)];
     QueryPanels panels(call_, static_cast<size_t>(groupPanels_), false, arena);
-    for (int64_t p = first / kernels_.width; p < first / kernels_.width + groupPanels_; ++p) {
+    const int64_t firstPanel = group.first / kernels_.width;
+    for (int64_t p = firstPanel; p < firstPanel + groupPanels_; ++p) {
       const std::span<const Segment> segments = panelSegments.segments(p);
       if (segments.empty()) continue;
       const PanelRows rows = panelSegments.rows(p);
-      panels.add({batch, h, 1, rows.first, rows.count}, segments);
+      panels.add({group.batch, group.head, 1, rows.first, rows.count}, segments);
     }
-    panels.fold(h * args_.kv.k.shape[1] / args_.q.shape[1], {0, keys_});
+    RowPrefetch upcoming = upcomingRowsOf(task + tasksInProgress_);
+    panels.fold(keyHead(group.head), {0, keys_}, &upcoming);
     panels.store(args_.state, {0, keys_}, false);
   }
+
+  /// Returns the operands and the output of a later task if it is a whole head. The rows of a head are too far apart
+  /// for the hardware prefetcher, and a short head has too little computation to hide reading them.
+  RowPrefetch upcomingRowsOf(int64_t task) const {
+    const AttendArguments& a = args_;
+    const int64_t elements = rows_ * a.q.shape[3] + keys_ * (a.q.shape[3] + a.kv.v.shape[3]);
+    const bool isSmallHead =
+        rows_ <= groupPanels_ * kernels_.width && elements * dtypeBytes(a.q.dtype) <= kMaxPrefetchedBytes;
+    if (!isSmallHead || task >= samples_.back().endTask) return {};
+    const Group next = groupOf(task);
+    const HeadRows queryRows{next.batch, next.head, 0}, keyRows{next.batch, keyHead(next.head), 0};
+    return {{upcomingRows(a.q, queryRows), upcomingRows(a.state.out, queryRows), upcomingRows(a.kv.k, keyRows),
+             upcomingRows(a.kv.v, keyRows)},
+            std::min(rows_, keys_)};
+  }
+
+  int64_t keyHead(int64_t head) const { return head * args_.kv.k.shape[1] / args_.q.shape[1]; }
 
   const ForwardCall& call_;
   const AttendArguments& args_;
@@ -116,6 +146,7 @@ class Forward {
   const BatchVisibility visibility_;
   const int64_t rows_, keys_;
   int32_t groupPanels_ = 1;
+  int64_t tasksInProgress_ = 1;  // one per thread
   // One entry per visibility.
   std::vector<PanelSegments> panelSegments_;
   std::vector<std::vector<int64_t>> groups_;  // first row of each group

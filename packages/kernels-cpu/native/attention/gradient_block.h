@@ -23,6 +23,7 @@ struct GradientBlock {
   using Shape = typename E::template Shape<V>;
   static constexpr int N = Shape::vectors, R = Shape::rows, L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int width = N * L;
+  static constexpr int32_t kPrefetchedRows = 2;  // per tile
 
   MOSAIC_NOINLINE void computeGradients(const BackwardPanel& panel, const KvRows& keys) {
     const MatrixUnit<V> unit;
@@ -126,6 +127,7 @@ struct GradientBlock {
     const auto exponentiateTile =
         [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
+      panel.upcoming->step(kPrefetchedRows);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         const Vec negLse = V::load(panel.negLse + n * L);
@@ -208,6 +210,7 @@ struct GradientBlock {
     const auto storeScoreGradientTile = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
         __attribute__((always_inline)) {
       using Tile = RegisterTile<V, E, rows, N>;
+      panel.upcoming->step(kPrefetchedRows);
 #pragma GCC unroll 8
       for (int n = 0; n < N; ++n) {
         const Vec negDelta = V::load(panel.negDelta + n * L);

@@ -39,7 +39,7 @@ struct PanelRange {
 
 class GradientGroup {
  public:
-  GradientGroup(const BackwardCall& call, const GradientTask& task, Arena& arena)
+  GradientGroup(const BackwardCall& call, const GradientTask& task, Arena& arena, RowPrefetch& prefetch)
       : args_(call.args),
         kernels_(call.kernels),
         modifiers_(call.modifiers),
@@ -80,7 +80,8 @@ class GradientGroup {
                             args_.tile.scale,
                             depth_,
                             valueDepth_,
-                            false};
+                            false,
+                            &prefetch};
     }
     if (!modifiers_.modifiesScores()) return;
     const int64_t block = int64_t{kernels_.gradientBlock} * kernels_.width;
@@ -366,9 +367,10 @@ class GradientGroup {
 
 int64_t gradientGroupRows(const BackwardCall& call) { return int64_t{groupPanels(call)} * call.kernels.width; }
 
-void runGradientTask(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task, Arena& arena) {
+void runGradientTask(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task, Arena& arena,
+                     RowPrefetch& prefetch) {
   arena.reset();
-  GradientGroup group(call, task, arena);
+  GradientGroup group(call, task, arena, prefetch);
   const int64_t step = gradientGroupRows(call);
   for (int64_t first = task.rows.begin; first < task.rows.end; first += step) group.run(first, segments);
 }

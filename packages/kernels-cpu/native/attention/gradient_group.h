@@ -24,7 +24,9 @@ struct GradientTask {
 /// Returns the number of rows processed together; their panels and weights fit the L2 cache.
 int64_t gradientGroupRows(const BackwardCall& call);
 
-/// Adds the contributions of the task's rows and keys to dq, dk and dv. Resets the arena.
-void runGradientTask(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task, Arena& arena);
+/// Adds the contributions of the task's rows and keys to dq, dk and dv. Resets the arena. Makes a step of `prefetch`
+/// for each register tile of the weights.
+void runGradientTask(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task, Arena& arena,
+                     RowPrefetch& prefetch);
 
 }  // namespace mosaic

@@ -61,7 +61,7 @@ void QueryPanels::add(const PanelLocation& location, std::span<const Segment> se
       {&k,
        {arena_.allocate<char>(size * dtypeBytes(wideKernels_.products)), arena_.allocate<float>(size),
         arena_.allocate<float>(k.width), arena_.allocate<float>(k.width), nullptr, scores_, weights_, args_.tile.scale,
-        static_cast<int32_t>(depth_), static_cast<int32_t>(valueDepth_), false},
+        static_cast<int32_t>(depth_), static_cast<int32_t>(valueDepth_), false, nullptr},
        modifiers_.modifiesScores() ? modifiers_.makeScoreModifiers(location, k.width, arena_) : ScoreModifiers{},
        location,
        segments,
@@ -86,8 +86,9 @@ void QueryPanels::loadQueries(const Panel& panel) {
 }
 
 /// Blocks are aligned to a fixed grid, so that a row's result does not depend on the other rows.
-void QueryPanels::fold(int64_t keyHead, Range keys) {
+void QueryPanels::fold(int64_t keyHead, Range keys, RowPrefetch* upcoming) {
   if (panels_.empty()) return;  // no row attends to a key, although the bound of TileVisibility::work is not 0
+  for (Panel& panel : panels_) panel.buffers.upcoming = upcoming;
   reader_.select(panels_.front().location.batch, keyHead);
   const int32_t multiple = wideKernels_.keyMultiple;
   for (int64_t block = keys.begin, next; block < keys.end;
@@ -109,11 +110,11 @@ void QueryPanels::fold(int64_t keyHead, Range keys) {
                       ? reader_.stage(from, to - from, part_)
                       : reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
     // Each panel prefetches a part of the next block.
-    const int64_t upcoming = std::min<int64_t>(wideKernels_.keyBlock, keys.end - end);
+    const int64_t upcomingKeys = std::min<int64_t>(wideKernels_.keyBlock, keys.end - end);
     const auto prefetchingPanels = static_cast<int64_t>(std::min(panels_.size(), kMaxPrefetchingPanels));
     int64_t index = 0;
     for (Panel& panel : panels_) {
-      const int64_t first = index * upcoming / prefetchingPanels, last = ++index * upcoming / prefetchingPanels;
+      const int64_t first = index * upcomingKeys / prefetchingPanels, last = ++index * upcomingKeys / prefetchingPanels;
       const int64_t count = index <= prefetchingPanels ? last - first : 0;
       rows.nextK = reader_.upcomingKeys(end + first, count);
       rows.nextV = reader_.upcomingValues(end + first, count);

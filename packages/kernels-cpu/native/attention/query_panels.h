@@ -9,6 +9,7 @@
 #include "attention/kv_reader.h"
 #include "attention/tile_visibility.h"
 #include "micro/micro_kernels.h"
+#include "simd/prefetch.h"
 
 namespace mosaic {
 
@@ -28,8 +29,9 @@ class QueryPanels {
   /// Adds a panel and loads its queries. `segments`, ordered by begin, are those of its rows. The panel is one vector
   /// wide if its rows fit.
   void add(const PanelLocation& location, std::span<const Segment> segments);
-  /// Folds the visible keys of a range in order. The range starts at the begin of a block.
-  void fold(int64_t keyHead, Range keys);
+  /// Folds the visible keys of a range in order. The range starts at the begin of a block. Makes steps of `upcoming`
+  /// meanwhile, if it is not null.
+  void fold(int64_t keyHead, Range keys, RowPrefetch* upcoming = nullptr);
   /// Merges out and lse of the rows that attended to a key of the range into a state. If `isStateEmpty`, the state's
   /// memory is uninitialized: these rows replace it, and the lse of other rows is set to −∞.
   void store(const AttentionState& state, Range keys, bool isStateEmpty) const;

@@ -3,6 +3,7 @@
 
 #include "attention/attention.h"
 #include "attention/attention_kernels.h"
+#include "simd/prefetch.h"
 
 namespace mosaic {
 
@@ -20,6 +21,14 @@ inline Rows rowsOf(const TensorView& view, const HeadRows& headRows) {
       headRows.batch * view.stride[0] + headRows.head * view.stride[1] + headRows.first * view.stride[2];
   return {static_cast<const char*>(view.data) + offset * dtypeBytes(view.dtype), view.dtype, view.stride[2],
           view.stride[3]};
+}
+
+/// Returns a view's rows for prefetching; none if their elements are not contiguous.
+inline RowPrefetch::Matrix upcomingRows(const TensorView& view, const HeadRows& headRows) {
+  if (view.stride[3] != 1) return {};
+  const Rows rows = rowsOf(view, headRows);
+  const int64_t bytes = dtypeBytes(rows.dtype);
+  return {static_cast<const char*>(rows.data), rows.rowStride * bytes, view.shape[3] * bytes};
 }
 
 struct FloatRow {

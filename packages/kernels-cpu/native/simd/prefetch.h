@@ -138,6 +138,28 @@ class TilePrefetch {
   int64_t stepBytes_, steps_ = 0;
 };
 
+/// Prefetches the rows of several matrices into the L2 cache, the same rows of each.
+struct RowPrefetch {
+  struct Matrix {
+    const char* row;  // the next row
+    int64_t stride, bytes;
+  };
+  Matrix matrices[7];  // without bytes: none
+  int64_t remainingRows;
+
+  /// Prefetches the next `count` rows.
+  __attribute__((always_inline)) void step(int32_t count) {
+    for (; count > 0 && remainingRows > 0; --count, --remainingRows) {
+      for (Matrix& matrix : matrices) {
+        for (int64_t offset = 0; offset < matrix.bytes; offset += kCacheLineBytes) {
+          __builtin_prefetch(matrix.row + offset, 0, 2);
+        }
+        matrix.row += matrix.stride;
+      }
+    }
+  }
+};
+
 struct NoPrefetch {
   __attribute__((always_inline)) void step() {}
   __attribute__((always_inline)) NoPrefetch sweep(int64_t) { return {}; }
