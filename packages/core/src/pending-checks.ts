@@ -7,8 +7,8 @@ interface DeviceChecks {
   /** Settles when all posted checks have completed. Never rejects. */
   completed: Promise<void>;
   numPending: number;
-  /** The first error that was not reported yet. */
-  error?: Error | undefined;
+  /** Errors that were not reported yet, in the order of their checks. */
+  readonly errors: Error[];
 }
 
 const checksByDevice = new WeakMap<Device, DeviceChecks>();
@@ -18,16 +18,14 @@ const checksByDevice = new WeakMap<Device, DeviceChecks>();
  * correct. A rejection is ignored, because it is a failure of the device or of a rank, which is reported elsewhere.
  */
 export function addPendingCheck(device: Device, check: Promise<Error | undefined>): void {
-  const checks = checksByDevice.get(device) ?? { completed: Promise.resolve(), numPending: 0 };
+  const checks = checksByDevice.get(device) ?? { completed: Promise.resolve(), numPending: 0, errors: [] };
   checksByDevice.set(device, checks);
   checks.numPending++;
-  const completed = check.then(
-    (error) => void (checks.error ??= error),
-    () => {},
-  );
-  checks.completed = Promise.all([checks.completed, completed]).then(() => {
+  const result = check.catch(() => undefined);
+  checks.completed = Promise.all([result, checks.completed]).then(([error]) => {
+    if (error) checks.errors.push(error);
     checks.numPending--;
-    if (checks.numPending === 0 && !checks.error) checksByDevice.delete(device);
+    if (checks.numPending === 0 && checks.errors.length === 0) checksByDevice.delete(device);
   });
 }
 
@@ -51,10 +49,11 @@ export async function completeChecks(device: Device): Promise<void> {
   throwFailedCheck(device);
 }
 
-/** Throws the error of a completed check, unless it was reported before. */
+/** Throws the error of the first completed check that failed and was not reported before. */
 export function throwFailedCheck(device: Device): void {
-  const error = checksByDevice.get(device)?.error;
-  if (!error) return;
-  checksByDevice.delete(device);
+  const checks = checksByDevice.get(device);
+  const error = checks?.errors.shift();
+  if (!checks || !error) return;
+  if (checks.numPending === 0 && checks.errors.length === 0) checksByDevice.delete(device);
   throw error;
 }

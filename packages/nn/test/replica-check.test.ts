@@ -63,6 +63,20 @@ test("parameters that differ are an error of the next read on every rank, and of
   });
 });
 
+test("each read reports the error of one comparison, in their order", async () => {
+  await onMesh({ sp: 2 }, async (ctx) => {
+    using first = new Parameters({ first: fromArray(ctx, [ctx.rank], [1]) });
+    using second = new Parameters({ second: fromArray(ctx, [ctx.rank], [1]) });
+    using x = zeros(ctx, [1]);
+    reduceGradients(ctx, first);
+    const firstRead = x.read();
+    reduceGradients(ctx, second);
+    await expect(firstRead).rejects.toThrow(/"first", which differs/);
+    await expect(x.read()).rejects.toThrow(/"second", which differs/);
+    expect([...(await x.read())]).toEqual([0]);
+  });
+});
+
 test("without a read, close rejects", async () => {
   const closing = onMesh({ sp: 2 }, (ctx) => {
     using model = new Parameters({ scale: fromArray(ctx, [ctx.rank], [1]) });
