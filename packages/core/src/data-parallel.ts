@@ -19,11 +19,16 @@ export function isDataParallelAxis(axis: string): boolean {
   return axis === dataParallelAxis || axis.startsWith(DATA_PARALLEL_PREFIX);
 }
 
-/** Returns the data-parallel axes of a mesh, outermost first. */
-export function dataParallelAxes(mesh: Coordinate): string[] {
-  const isObject = typeof mesh === "object" && mesh !== null;
-  expectValue("dataParallelAxes", isObject, "axis lengths by name, such as { dp: 2, sp: 4 }", mesh);
-  return Object.keys(mesh).filter(isDataParallelAxis);
+/** Throws an OptionError if a value is not the shape of a mesh. A mesh is not its shape. */
+export function checkMeshShape(where: string, shape: Coordinate): void {
+  const isShape = typeof shape === "object" && shape !== null && Object.values(shape).every(Number.isInteger);
+  expectValue(where, isShape, "axis lengths by name, such as { dp: 2, sp: 4 } or ctx.mesh.shape", shape);
+}
+
+/** Returns the data-parallel axes among those of the shape of a mesh, outermost first. */
+export function dataParallelAxes(shape: Coordinate): string[] {
+  checkMeshShape("dataParallelAxes", shape);
+  return Object.keys(shape).filter(isDataParallelAxis);
 }
 
 /** Returns the number of ranks along all data-parallel axes together, that is, of shares of a batch. */

@@ -1,7 +1,7 @@
 import { checkContext, checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
-import { isDataParallelAxis } from "../data-parallel.ts";
-import { ShapeError, expectValue } from "../errors.ts";
+import { checkMeshShape, isDataParallelAxis } from "../data-parallel.ts";
+import { ShapeError } from "../errors.ts";
 import { releaseOnError } from "../tracking.ts";
 import type { Coordinate } from "../mesh.ts";
 import { concatenate } from "../ops/concatenate.ts";
@@ -27,14 +27,9 @@ export type ShardOptions = OptionsOf<typeof shardOptions>;
 type ShardSettings = ResolvedOptionsOf<typeof shardOptions>;
 
 /** Returns the mesh axes along which ranks share a sequence: all except the data-parallel ones. */
-export function sequenceAxes(mesh: Coordinate): string[] {
-  expectValue(
-    "sequenceAxes",
-    typeof mesh === "object" && mesh !== null,
-    "axis lengths by name, such as { dp: 2, sp: 4 }",
-    mesh,
-  );
-  return Object.keys(mesh).filter((axis) => !isDataParallelAxis(axis));
+export function sequenceAxes(shape: Coordinate): string[] {
+  checkMeshShape("sequenceAxes", shape);
+  return Object.keys(shape).filter((axis) => !isDataParallelAxis(axis));
 }
 
 /**
