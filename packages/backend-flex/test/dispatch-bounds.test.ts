@@ -83,6 +83,9 @@ test("no assignment of at most ⌈n/P⌉ chunks a rank is below the bounds", () 
   expect(numTightRowBounds).toBeGreaterThanOrEqual(20);
 });
 
+/** Minima of so many ranks that none needs further chunks. */
+const noFurtherChunks = (pairs: Float64Array): ChunkMinima => new ChunkMinima(pairs, 1000, pairs.length);
+
 test("no assignment of chunks with limited pairs uses fewer ranks than the packing bound", () => {
   const random = createRandom(11);
   let numTightBounds = 0;
@@ -91,7 +94,7 @@ test("no assignment of chunks with limited pairs uses fewer ranks than the packi
     const pairs = Float64Array.from({ length: count }, () => 1 + Math.floor(random() * 20));
     const maxPairs = 20 + Math.floor(random() * 20);
     const maxChunks = 2 + Math.floor(random() * 3);
-    const minRanks = minRanksOfSuffixes(pairs, maxPairs, { maxChunks });
+    const minRanks = minRanksOfSuffixes(pairs, maxPairs, { maxChunks, minima: noFurtherChunks(pairs) });
     for (let first = 0; first < count; first++) {
       const suffix = pairs.subarray(first);
       let fewestRanks = count;
@@ -135,7 +138,7 @@ test("no assignment of all chunks uses fewer ranks for a suffix of a document th
     const document = pairs.subarray(start, end);
     const minima = new ChunkMinima(pairs, ranks, maxChunks);
     const minRanks = minRanksOfSuffixes(document, maxPairs, { maxChunks, minima });
-    const minRanksAlone = minRanksOfSuffixes(document, maxPairs, { maxChunks });
+    const minRanksAlone = minRanksOfSuffixes(document, maxPairs, { maxChunks, minima: noFurtherChunks(document) });
     for (const [i, bound] of minRanks.entries()) {
       expect(bound).toBeLessThanOrEqual(fewestRanks[start + i]!);
       expect(bound).toBeGreaterThanOrEqual(minRanksAlone[i]!);

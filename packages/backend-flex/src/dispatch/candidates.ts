@@ -237,18 +237,26 @@ function removeRange(list: Int32Array, start: number, end: number): Int32Array {
   return others;
 }
 
+/** Share of a rank's pairs that a run may have in addition without one more rank. */
+const RANK_SHARE_TOLERANCE = 0.02;
+
+/** Returns the number of ranks that `pairs` fill to `fillFactor` times the mean. */
+export function countTargetRanks({ ranks, totalPairs }: DispatchProblem, pairs: number, fillFactor = 1): number {
+  return Math.ceil((pairs * ranks) / (fillFactor * (totalPairs || 1)) - RANK_SHARE_TOLERANCE);
+}
+
 /**
  * Assigns runs of chunks of one document, heaviest first. If a run has the pairs of g ranks, each filled to
  * `fillFactor` times the mean, it is distributed in zigzag over the g least loaded ranks with capacity. Smaller runs
- * are assigned to one rank. Runs that exceed the remaining capacity of these ranks are split over more. With `fixedRanks`,
- * the runs that have a rank there, instead of −1, keep it.
+ * are assigned to one rank. Runs that exceed the remaining capacity of these ranks are split over more. With
+ * `fixedRanks`, the runs that have a rank there, instead of −1, keep it.
  */
 export function documentGroupAssignment(
   problem: DispatchProblem,
   fillFactor: number,
   fixedRanks?: Assignment,
 ): Assignment {
-  const { queryChunks, ranks, pairs, totalPairs } = problem;
+  const { queryChunks, ranks, pairs } = problem;
   const assignment = new Int32Array(queryChunks);
   const pairsByRank = new Float64Array(ranks);
   const chunkCapacities = Int32Array.from({ length: ranks }, (_, rank) => chunkQuota(problem, queryChunks, rank));
@@ -266,7 +274,7 @@ export function documentGroupAssignment(
     .sort(compareRanks);
   for (const run of findDocumentRuns(problem)) {
     if (fixedRanks && fixedRanks[run.chunks[0]!]! >= 0) continue;
-    const numTargetRanks = Math.ceil((run.pairs * ranks) / (fillFactor * (totalPairs || 1)) - 0.02);
+    const numTargetRanks = countTargetRanks(problem, run.pairs, fillFactor);
     const chosenRanks = selectRanksWithCapacity(freeRanks, chunkCapacities, {
       chunks: run.chunks.length,
       numTargetRanks,

@@ -1,5 +1,5 @@
 import { type Assignment, evaluateAssignment } from "./assignment.ts";
-import { type DocumentRun, documentGroupAssignment, findDocumentRuns } from "./candidates.ts";
+import { countTargetRanks, type DocumentRun, documentGroupAssignment, findDocumentRuns } from "./candidates.ts";
 import type { DispatchProblem } from "./problem.ts";
 import { refine } from "./refine.ts";
 
@@ -22,10 +22,11 @@ export interface LongDocumentStart {
 }
 
 /**
- * Places each long document on few ranks of its own, so that the rank of its last chunk owns enough of it. Swaps of
+ * Places each long document on few ranks, which it shares with no other long document, so that the rank of its last chunk owns enough of it. Swaps of
  * chunks hardly find such a placement, because they would first raise the time of this rank. The chunks of the document
  * are assigned by a search of their own, in which the other chunks of its ranks require no rows. Then the other documents
- * are assigned as by `documentGroupAssignment`. Returns undefined if there are no long documents.
+ * are assigned as by `documentGroupAssignment`. Returns undefined if no long document fits, if queries and keys are
+ * different sequences, and for a cost model with hosts.
  */
 export function createLongDocumentStart(
   problem: DispatchProblem,
@@ -95,8 +96,8 @@ function placeDocument(
   run: DocumentRun,
   { lightestRuns, maxRanks, targetTime, maxVisits }: GroupOptions,
 ): DocumentGroup | undefined {
-  const { totalPairs, ranks, model } = problem;
-  const minRanks = Math.max(2, Math.ceil((run.pairs * ranks) / totalPairs - 0.02));
+  const { model } = problem;
+  const minRanks = Math.max(2, countTargetRanks(problem, run.pairs));
   let best: DocumentGroup | undefined;
   for (let numRanks = minRanks; numRanks <= Math.min(maxRanks, minRanks + MAX_EXTRA_RANKS); numRanks++) {
     const group = createGroupProblem(problem, run, { lightestRuns, numRanks });

@@ -42,14 +42,14 @@ export class ChunkMinima {
 export function minRanksOfSuffixes(
   pairs: Float64Array,
   maxPairs: number,
-  { maxChunks, minima }: { readonly maxChunks: number; readonly minima?: ChunkMinima },
+  { maxChunks, minima }: { readonly maxChunks: number; readonly minima: ChunkMinima },
 ): Int32Array {
   const count = pairs.length;
   const minRanks = new Int32Array(count);
   let ranks = 0;
   let pairSum = 0;
   let numLargeChunks = 0;
-  const maxPairsOfTwo = maxPairs - (minima?.furtherPairs(1, 2) ?? 0);
+  const maxPairsOfTwo = maxPairs - minima.furtherPairs(1, 2);
   for (let chunk = count - 1; chunk >= 0; chunk--) {
     const numChunks = count - chunk;
     pairSum += pairs[chunk]!;
@@ -59,10 +59,8 @@ export function minRanksOfSuffixes(
       ranks = Math.max(ranks, numLargeChunks, Math.ceil(pairSum / maxPairs - ROUNDING_ERROR));
       if (count <= MAX_PACKED_CHUNKS && pairs[chunk]! <= maxPairs / 2)
         ranks = Math.max(ranks, boundPacking(pairs.subarray(chunk), maxPairs, pairs[chunk]!));
-      if (minima) {
-        const minPairs = (count: number): number => pairSum + minima.furtherPairs(count, numChunks);
-        while (ranks < numChunks && minPairs(ranks) > (ranks + ROUNDING_ERROR) * maxPairs) ranks++;
-      }
+      const minPairs = (numRanks: number): number => pairSum + minima.furtherPairs(numRanks, numChunks);
+      while (ranks < numChunks && minPairs(ranks) > (ranks + ROUNDING_ERROR) * maxPairs) ranks++;
     }
     minRanks[chunk] = ranks;
   }

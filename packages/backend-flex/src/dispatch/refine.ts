@@ -20,7 +20,7 @@ const EXCESS_TIME_WEIGHT = 300;
 /** Share of that cost which is the sum of the costs of compute, receive and send, instead of that of their largest. */
 const COMPONENT_SHARE = 0.5;
 /** Number of swaps of the slowest rank that are tried: those that come closest to equalizing the pairs of two ranks. */
-const MAX_LEVELLING_SWAPS = 32;
+const MAX_LEVELING_SWAPS = 32;
 const MAX_COMPARED_CHUNK_PAIRS = 20_000;
 /** Limits of random swaps of the slowest rank: drawn, and tried, which excludes those that do not relieve it. */
 const MAX_RANDOM_DRAWS = 4096;
@@ -49,11 +49,11 @@ const THRESHOLD_DECAY_SHARE = 0.8;
  * Swaps chunks between ranks to lower a potential: the squared excess of each rank over the target time plus the cost
  * of received rows. Each excess of compute, receive and send counts too, since a swap that lowers only one of two equal
  * ones does not change the time. Three phases alternate: one relieves the slowest rank, one moves random chunks to ranks
- * that have a neighbouring chunk, and one exchanges all chunks of a document on one rank for as many chunks of another
- * rank, since each of these swaps alone may raise the potential. The number of chunks of each rank does not change. Swaps that raise the
- * potential by less than a threshold, which decays to 0, are also accepted (threshold accepting: Dueck and Scheuer
- * 1990). Unlike annealing, this needs no logarithm, whose last bit may differ between machines. Deterministic: it has
- * its own random generator.
+ * that have a neighboring chunk, and one exchanges all chunks of a document on one rank for as many chunks of another
+ * rank, since each of these swaps alone may raise the potential. The number of chunks of each rank does not change.
+ * Swaps that raise the potential by less than a threshold, which decays to 0, are also accepted (threshold accepting:
+ * Dueck and Scheuer 1990). Unlike annealing, this needs no logarithm, whose last bit may differ between machines.
+ * Deterministic: it has its own random generator.
  */
 export function refine(problem: DispatchProblem, start: Assignment, options: RefineOptions): Assignment {
   const search = new SwapSearch(problem, start, options);
@@ -161,14 +161,14 @@ class SwapSearch {
     return numImprovements;
   }
 
-  /** Moves random chunks to ranks that own a neighbouring chunk. Returns the number of accepted swaps. */
+  /** Moves random chunks to ranks that own a neighboring chunk. Returns the number of accepted swaps. */
   reduceTransfers(): number {
     const { chunks } = this.#problem;
     let numImprovements = 0;
     const visitLimit = Math.min(this.#maxVisits, this.#numVisits + this.#maxVisits / TRANSFER_BUDGET_DIVISOR);
     for (let draw = 0; draw < 2 * chunks && this.#numVisits < visitLimit; draw++) {
       const chunk = this.#randomIndex(chunks);
-      const rank = this.assignment[this.#neighbourChunk(chunk)]!;
+      const rank = this.assignment[this.#neighborChunk(chunk)]!;
       if (rank === this.assignment[chunk]) continue;
       const list = this.#listOf(chunk, rank);
       const first = this.#firstIndex[list]!;
@@ -184,8 +184,9 @@ class SwapSearch {
   }
 
   /**
-   * Exchanges the chunks of a document on one rank for as many chunks of another rank. Half of these exchanges begin at
-   * the slowest rank. Returns the number of accepted exchanges.
+   * Exchanges the chunks of a document on one rank for as many chunks of another rank. Half of the draws begin at the
+   * slowest rank while it exceeds the target time. Does nothing if keys have chunks of their own. Returns the number of
+   * accepted exchanges.
    */
   exchangeRuns(): number {
     const { chunks, queryChunks, ranks } = this.#problem;
@@ -198,7 +199,7 @@ class SwapSearch {
       const isBalancing = draw % 2 === 0 && this.#rankTime(slowestRank) > this.#targetTime;
       const chunk = isBalancing ? this.#randomChunk(slowestRank) : this.#randomIndex(chunks);
       if (chunk < 0) continue;
-      const toRank = isBalancing && draw & 2 ? this.#randomIndex(ranks) : this.assignment[this.#neighbourChunk(chunk)]!;
+      const toRank = isBalancing && draw & 2 ? this.#randomIndex(ranks) : this.assignment[this.#neighborChunk(chunk)]!;
       if (toRank === this.assignment[chunk]) continue;
       const partner = this.#randomChunk(toRank);
       if (partner < 0) continue;
@@ -269,7 +270,7 @@ class SwapSearch {
     return false;
   }
 
-  /** Swaps two chunks of different ranks, whatever it costs. Returns the change of the potential. */
+  /** Swaps two chunks of different ranks, without a limit of the potential. Returns the change of the potential. */
   #exchange(a: number, b: number): number {
     const visitsBefore = this.#numVisits;
     this.#propose(a, b);
@@ -300,16 +301,16 @@ class SwapSearch {
           const error = Math.abs(gain - targetGain);
           if (gain <= 0 || error >= maxError) continue;
           swapCandidates.push({ error, a, b });
-          if (swapCandidates.length < 2 * MAX_LEVELLING_SWAPS) continue;
+          if (swapCandidates.length < 2 * MAX_LEVELING_SWAPS) continue;
           swapCandidates.sort((x, y) => x.error - y.error);
-          swapCandidates.length = MAX_LEVELLING_SWAPS;
-          maxError = swapCandidates[MAX_LEVELLING_SWAPS - 1]!.error;
+          swapCandidates.length = MAX_LEVELING_SWAPS;
+          maxError = swapCandidates[MAX_LEVELING_SWAPS - 1]!.error;
         }
       }
     }
     this.#numVisits += numComparedChunkPairs;
     swapCandidates.sort((x, y) => x.error - y.error);
-    return swapCandidates.slice(0, MAX_LEVELLING_SWAPS).some(({ a, b }) => this.#swapIfBetter(a, b));
+    return swapCandidates.slice(0, MAX_LEVELING_SWAPS).some(({ a, b }) => this.#swapIfBetter(a, b));
   }
 
   #relieveByRandomSwaps(slowestRank: number, visitLimit: number): boolean {
@@ -322,7 +323,7 @@ class SwapSearch {
       this.#numVisits += 4;
       const chunk = this.#randomChunk((i % numChunkKinds) * ranks + slowestRank);
       if (chunk < 0) continue;
-      const rank = i & 2 ? this.#randomIndex(ranks) : this.assignment[this.#neighbourChunk(chunk)]!;
+      const rank = i & 2 ? this.#randomIndex(ranks) : this.assignment[this.#neighborChunk(chunk)]!;
       if (rank === slowestRank) continue;
       const partner = this.#randomChunk(this.#listOf(chunk, rank));
       if (partner < 0) continue;
@@ -467,7 +468,7 @@ class SwapSearch {
   }
 
   /** Returns a random chunk near another one: at most 2 chunks away, or at most as many as three ranks have. */
-  #neighbourChunk(chunk: number): number {
+  #neighborChunk(chunk: number): number {
     const { chunks, ranks } = this.#problem;
     const direction = this.#randomIndex(2) === 0 ? -1 : 1;
     const distance = 1 + this.#randomIndex(this.#randomIndex(2) === 0 ? 3 * Math.ceil(chunks / ranks) : 2);

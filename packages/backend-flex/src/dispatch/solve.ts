@@ -35,7 +35,7 @@ const TARGET_SLACK = 1.002;
 const TARGET_TOLERANCE = 1.0001;
 const TARGET_TIME_FACTORS = [1, 1.01];
 const TARGET_GAP_SHARES = [0.5, 0.8];
-/** With long documents on ranks of their own, their chunks leave less choice for the others. */
+/** The target time is higher for the start with long documents, because their fixed chunks leave fewer swaps. */
 const LONG_DOCUMENT_TIME_FACTOR = 1.005;
 /** Share of the visits that place long documents. */
 const GROUP_VISIT_SHARE = 1 / 24;
