@@ -32,8 +32,9 @@ type Body<Inputs extends readonly Tensor[]> = (...inputs: Inputs) => Tensor;
  * `scope`.
  *
  * `body` must be pure: the same inputs give the same result. Random tensors are the same in the recomputation, so
- * dropout is safe. Another number of them, as after `eval()` before the backward, is an AutogradError. Gradients flow to the inputs and to every leaf (parameter) that `body` uses. Any other tensor with
- * gradient history must be passed as an input. Mutating an input before the backward is an error.
+ * dropout is safe. The backward throws an AutogradError if the recomputation draws more or fewer of them than the
+ * forward, for example after `eval()`. Gradients flow to the inputs and to every leaf (parameter) that `body` uses. Any
+ * other tensor with gradient history must be passed as an input. Mutating an input before the backward is an error.
  *
  * @example
  * ```ts

@@ -31,13 +31,13 @@ export type Kernels = { -readonly [K in keyof typeof kernelSchema]: (...args: Ke
 export type KernelName = keyof typeof kernelSchema;
 
 /** The arguments of a kernel, as a labeled tuple. */
-export type KernelArguments<K extends KernelName> = LabelledArguments<(typeof kernelSchema)[K]>;
+export type KernelArguments<K extends KernelName> = LabeledArguments<(typeof kernelSchema)[K]>;
 
-type LabelledArguments<Parameters extends readonly Field[]> = Parameters extends readonly [
+type LabeledArguments<Parameters extends readonly Field[]> = Parameters extends readonly [
   infer First extends Field & { readonly name: keyof ArgumentLabels<unknown> },
   ...infer Rest extends readonly Field[],
 ]
-  ? [...ArgumentLabels<FieldValue<First>>[First["name"]], ...LabelledArguments<Rest>]
+  ? [...ArgumentLabels<FieldValue<First>>[First["name"]], ...LabeledArguments<Rest>]
   : [];
 
 /** The TypeScript value of a field. */

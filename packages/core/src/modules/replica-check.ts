@@ -222,8 +222,8 @@ interface GatheredParts {
 }
 
 /**
- * Returns the ranks on which each parameter differs from that of the previous rank, for parameters that do. A NaN is not a
- * difference: it reaches the loss of every rank, and `errorIfNonFinite` reports it.
+ * Returns the ranks on which each parameter differs from that of the previous rank, for parameters that do. A part that
+ * has a NaN, or an infinite element that is equal on both ranks, counts as equal, because its sum of squares is NaN.
  */
 function findDifferences(
   differences: Float32Array,
