@@ -8,6 +8,8 @@ import { writeServedFolder } from "./served-folder.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "llm-prompt-test-"));
 const workerEntry = new URL("../dist/prompt-worker.js", import.meta.url);
+/** A worker that never responds. */
+const silentEntry = new URL("data:text/javascript,setInterval(() => {}, 60_000)");
 const prompt = { text: "In the beginning was the Word. ".repeat(1000), addSpecialTokens: true };
 let tokenizer: Tokenizer;
 beforeAll(async () => {
@@ -38,6 +40,19 @@ test("a long prompt is refused while the maximum number of others waits, and acc
   expect(await encoder.encode({ ...prompt, text: "In the" }, signal)).toEqual(tokenizer.encode("In the"));
   const [expectedTokens] = await Promise.all(acceptedPrompts);
   expect(await encoder.encode(prompt, signal)).toEqual(expectedTokens);
+});
+
+test("a prompt whose client has disconnected leaves the queue while an earlier prompt is encoded", async () => {
+  const encoder = new PromptEncoder(tokenizer, { folder, workerEntry: silentEntry, maxWaiting: 1 });
+  const { signal } = new AbortController();
+  void encoder.encode(prompt, signal);
+  for (let i = 0; i < 3; i++) {
+    const disconnect = new AbortController();
+    const waitingPrompt = encoder.encode(prompt, disconnect.signal);
+    await expect(encoder.encode(prompt, signal)).rejects.toMatchObject({ status: 429 });
+    disconnect.abort();
+    await expect(waitingPrompt).rejects.toThrow(/aborted/);
+  }
 });
 
 test("the failure of the thread that encodes prompts is an error of the prompt", async () => {

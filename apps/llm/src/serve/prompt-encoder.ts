@@ -21,6 +21,13 @@ export interface PromptWorkerData {
 /** Longer texts, in UTF-16 code units, are encoded by the worker. This thread encodes this length in about 20 ms. */
 const MAX_LOCAL_LENGTH = 4096;
 
+/** A prompt that waits for the worker or is being encoded by it. */
+interface PendingPrompt {
+  readonly prompt: Prompt;
+  readonly resolve: (tokens: readonly number[]) => void;
+  readonly reject: (error: Error) => void;
+}
+
 /** Options of a PromptEncoder. */
 export interface PromptEncoderOptions {
   /** The folder of the model, from which the worker loads the tokenizer. */
@@ -39,10 +46,10 @@ export class PromptEncoder {
   readonly #tokenizer: Tokenizer;
   readonly #options: PromptEncoderOptions;
   #worker: Worker | undefined;
-  /** Resolves when the worker has encoded all earlier prompts. */
-  #previousPrompt: Promise<unknown> = Promise.resolve();
-  /** Number of long prompts that the worker encodes or that wait for it. */
-  #numPending = 0;
+  /** Long prompts that wait for the worker, in the order of their arrival. */
+  readonly #waitingPrompts = new Set<PendingPrompt>();
+  /** The prompt that the worker encodes. */
+  #currentPrompt: PendingPrompt | undefined;
 
   constructor(tokenizer: Tokenizer, options: PromptEncoderOptions) {
     this.#tokenizer = tokenizer;
@@ -50,21 +57,41 @@ export class PromptEncoder {
   }
 
   /**
-   * Resolves to the tokens. Rejects if the tokenizer rejects the text, if too many long prompts are waiting, and if
-   * `signal` is aborted before its encoding begins.
+   * Resolves to the tokens. Rejects if the tokenizer rejects the text, if too many long prompts are waiting, and when
+   * `signal` is aborted. A waiting prompt is then removed from the queue.
    */
   async encode(prompt: Prompt, signal: AbortSignal): Promise<readonly number[]> {
+    signal.throwIfAborted();
     const { text, addSpecialTokens } = prompt;
     if (text.length <= MAX_LOCAL_LENGTH) return this.#tokenizer.encode(text, { addSpecialTokens });
     const { maxWaiting } = this.#options;
-    if (this.#numPending > maxWaiting) throw queueFullError(this.#numPending - 1, maxWaiting);
-    this.#numPending++;
-    const tokens = this.#previousPrompt.then(() => {
-      signal.throwIfAborted();
-      return this.#encodeInWorker(prompt);
-    });
-    this.#previousPrompt = tokens.catch(() => {}).finally(() => this.#numPending--);
-    return tokens;
+    const numWaiting = this.#waitingPrompts.size;
+    if (this.#currentPrompt !== undefined && numWaiting >= maxWaiting) throw queueFullError(numWaiting, maxWaiting);
+    let onAbort = (): void => {};
+    try {
+      return await new Promise((resolve, reject) => {
+        const pendingPrompt = { prompt, resolve, reject };
+        onAbort = () => {
+          this.#waitingPrompts.delete(pendingPrompt);
+          reject(signal.reason as Error);
+        };
+        signal.addEventListener("abort", onAbort);
+        this.#waitingPrompts.add(pendingPrompt);
+        if (this.#currentPrompt === undefined) void this.#encodeWaitingPrompts();
+      });
+    } finally {
+      signal.removeEventListener("abort", onAbort);
+    }
+  }
+
+  /** Encodes the waiting prompts one after the other, including those that are added meanwhile. */
+  async #encodeWaitingPrompts(): Promise<void> {
+    for (const pendingPrompt of this.#waitingPrompts) {
+      this.#waitingPrompts.delete(pendingPrompt);
+      this.#currentPrompt = pendingPrompt;
+      await this.#encodeInWorker(pendingPrompt.prompt).then(pendingPrompt.resolve, pendingPrompt.reject);
+    }
+    this.#currentPrompt = undefined;
   }
 
   async #encodeInWorker(prompt: Prompt): Promise<readonly number[]> {
