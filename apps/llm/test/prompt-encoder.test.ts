@@ -55,6 +55,17 @@ test("a prompt whose client has disconnected leaves the queue while an earlier p
   }
 });
 
+test("closing rejects prompts that are being encoded, that wait, and that arrive later", async () => {
+  const encoder = new PromptEncoder(tokenizer, { folder, workerEntry: silentEntry, maxWaiting: 1 });
+  const { signal } = new AbortController();
+  const pendingPrompts = [1, 2].map(() => encoder.encode(prompt, signal));
+  const error = new Error("the ranks have exited");
+  encoder.close(error);
+  for (const pendingPrompt of pendingPrompts) await expect(pendingPrompt).rejects.toBe(error);
+  for (const text of [prompt.text, "In the"])
+    await expect(encoder.encode({ ...prompt, text }, signal)).rejects.toBe(error);
+});
+
 test("the failure of the thread that encodes prompts is an error of the prompt", async () => {
   const missingEntry = new URL("../dist/missing.js", import.meta.url);
   const encoder = new PromptEncoder(tokenizer, { folder, workerEntry: missingEntry, maxWaiting: 2 });

@@ -1,10 +1,12 @@
 import { once } from "node:events";
-import { mkdirSync, mkdtempSync, readdirSync, rmSync } from "node:fs";
+import { mkdirSync, mkdtempSync, readdirSync, rmSync, writeFileSync } from "node:fs";
 import { connect, Server, type Socket } from "node:net";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { pathToFileURL } from "node:url";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
 import { readEvents, runLoad, type StreamEvent } from "../src/serve/load-test.ts";
+import { PromptEncoder } from "../src/serve/prompt-encoder.ts";
 import { type RunningServer, serve } from "../src/serve/serve.ts";
 import { parseServeSettings } from "../src/settings.ts";
 import { writeServedFolder } from "./served-folder.ts";
@@ -171,6 +173,34 @@ describe("a server on two ranks", () => {
     for (const socket of sockets) socket.destroy();
     await expect(fetch(server.url)).rejects.toThrow(/fetch failed/);
   });
+});
+
+test("a request whose prompt is being encoded gets 503 when the ranks have exited", async () => {
+  const servedFolder = join(folder, "long", model);
+  await writeServedFolder(servedFolder, 8192);
+  // Ranks that never connect, and a worker that never responds.
+  writeFileSync(join(servedFolder, "silent.mjs"), "setInterval(() => {}, 60_000);");
+  const silentEntry = pathToFileURL(join(servedFolder, "silent.mjs"));
+  const encode = vi.spyOn(PromptEncoder.prototype, "encode");
+  server = await serve(parseServeSettings(["--model", servedFolder, "--port", "0"]), {
+    entry: silentEntry,
+    promptWorker: silentEntry,
+    page: new URL("../page/chat.html", import.meta.url),
+  });
+  try {
+    const response = post("/v1/completions", { prompt: "In the beginning ".repeat(300) });
+    await vi.waitUntil(() => encode.mock.calls.length > 0);
+    server.kill();
+    const { status, body } = await response;
+    expect([status, await new Response(body).json()]).toMatchObject([
+      503,
+      { error: { message: "the ranks have exited", code: "service_unavailable" } },
+    ]);
+  } finally {
+    server.kill();
+    await server.completion;
+    encode.mockRestore();
+  }
 });
 
 test("a server whose socket for the ranks cannot be created releases its port and its directory", async () => {

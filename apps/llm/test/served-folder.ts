@@ -18,8 +18,11 @@ export const sizes = {
 };
 const chatTemplate = "{% for message in messages %}{{ message.role }}: {{ message.content }}\n{% endfor %}assistant:";
 
-/** Writes a folder with a model of random weights, a tokenizer trained on one book, and a chat template. */
-export async function writeServedFolder(folder: string): Promise<void> {
+/**
+ * Writes a folder with a model of random weights, a tokenizer trained on one book, and a chat template. `length` is the
+ * maximum number of tokens.
+ */
+export async function writeServedFolder(folder: string, length: number = sizes.length): Promise<void> {
   mkdirSync(folder, { recursive: true });
   const book = readCorpus().train.find(({ name }) => name === "Jude")!;
   const { tokenizerFiles } = tokenizeCorpus({ train: [book], heldOut: [] }, sizes.vocabulary);
@@ -29,7 +32,7 @@ export async function writeServedFolder(folder: string): Promise<void> {
   writeFileSync(generation, JSON.stringify({ eos_token_id: END_TOKEN_ID, do_sample: true, top_p: 0.95 }));
   const [ctx] = await world(1, { seed: 0 });
   {
-    using model = createModel(ctx!, createConfig(sizes));
+    using model = createModel(ctx!, createConfig({ ...sizes, length }));
     await model.save(folder);
   }
   await ctx!.close();

@@ -50,6 +50,8 @@ export class PromptEncoder {
   readonly #waitingPrompts = new Set<PendingPrompt>();
   /** The prompt that the worker encodes. */
   #currentPrompt: PendingPrompt | undefined;
+  /** The error of all prompts after `close`. */
+  #closeError: Error | undefined;
 
   constructor(tokenizer: Tokenizer, options: PromptEncoderOptions) {
     this.#tokenizer = tokenizer;
@@ -57,11 +59,12 @@ export class PromptEncoder {
   }
 
   /**
-   * Resolves to the tokens. Rejects if the tokenizer rejects the text, if too many long prompts are waiting, and when
-   * `signal` is aborted. A waiting prompt is then removed from the queue.
+   * Resolves to the tokens. Rejects if the tokenizer rejects the text, if too many long prompts are waiting, when
+   * `signal` is aborted, and after `close`. A waiting prompt is then removed from the queue.
    */
   async encode(prompt: Prompt, signal: AbortSignal): Promise<readonly number[]> {
     signal.throwIfAborted();
+    if (this.#closeError !== undefined) throw this.#closeError;
     const { text, addSpecialTokens } = prompt;
     if (text.length <= MAX_LOCAL_LENGTH) return this.#tokenizer.encode(text, { addSpecialTokens });
     const { maxWaiting } = this.#options;
@@ -82,6 +85,15 @@ export class PromptEncoder {
     } finally {
       signal.removeEventListener("abort", onAbort);
     }
+  }
+
+  /** Rejects with `error` the prompts that wait or are being encoded, and all later ones. Terminates the worker. */
+  close(error: Error): void {
+    this.#closeError ??= error;
+    this.#currentPrompt?.reject(this.#closeError);
+    for (const { reject } of this.#waitingPrompts) reject(this.#closeError);
+    this.#waitingPrompts.clear();
+    void this.#worker?.terminate();
   }
 
   /** Encodes the waiting prompts one after the other, including those that are added meanwhile. */

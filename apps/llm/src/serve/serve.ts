@@ -6,6 +6,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type RankLaunchOptions, launchRanks, throwIfFailed } from "@mosaic/program";
 import { type ServeSettings, UsageError } from "../settings.ts";
+import { unavailableError } from "./api-error.ts";
 import { Engine } from "./engine.ts";
 import { createHttpServer } from "./http-server.ts";
 import { Channel, type RankMessage, type ServerMessage } from "./messages.ts";
@@ -85,7 +86,10 @@ export async function serve(settings: ServeSettings, options: ServeOptions): Pro
       if (!isStopping) throw error;
     })
     .finally(async () => {
-      engine.fail("the ranks have exited");
+      const reason = "the ranks have exited";
+      engine.fail(reason);
+      // Requests whose prompt is not encoded yet are not in the engine.
+      model.encoder.close(unavailableError(reason));
       rankServer.close();
       // All requests have been responded to. Connections remain open whose client has sent only a part of a request, or
       // does not read its response.
