@@ -10,7 +10,7 @@ const folder = mkdtempSync(join(tmpdir(), "llm-prompt-test-"));
 const workerEntry = new URL("../dist/prompt-worker.js", import.meta.url);
 /** A worker that never responds. */
 const silentEntry = new URL("data:text/javascript,setInterval(() => {}, 60_000)");
-const prompt = { text: "In the beginning was the Word. ".repeat(1000), addSpecialTokens: true };
+const prompt = { text: "In the beginning was the Word. ".repeat(1000), field: "prompt", addSpecialTokens: true };
 let tokenizer: Tokenizer;
 beforeAll(async () => {
   await writeServedFolder(folder);

@@ -13,7 +13,7 @@ import { writeServedFolder } from "./served-folder.ts";
 
 // The server of each test of a file, whose ranks are simulated by the test.
 
-const promptWorker = new URL("../dist/prompt-worker.js", import.meta.url);
+export const promptWorker = new URL("../dist/prompt-worker.js", import.meta.url);
 export let model: ServedModel;
 
 /** Writes a tiny model before the tests of a file, and closes the server of each test. */

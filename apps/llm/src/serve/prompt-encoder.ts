@@ -1,17 +1,45 @@
 import { once } from "node:events";
 import { Worker } from "node:worker_threads";
+import { OptionError } from "@mosaic/attention/core";
 import type { Tokenizer } from "@mosaic/models";
-import { queueFullError } from "./api-error.ts";
+import { invalidFieldError, queueFullError } from "./api-error.ts";
 
 /** A text to encode. */
 export interface Prompt {
   readonly text: string;
+  /** The field of the request that contains the text. */
+  readonly field: string;
   /** Whether the tokenizer adds its special tokens. */
   readonly addSpecialTokens: boolean;
 }
 
-/** The tokens of a text, or the message of the error. */
-export type EncodedPrompt = { readonly tokens: readonly number[] } | { readonly message: string };
+/** The tokens of a text, why the tokenizer rejects it, or the message of another error. */
+export type EncodedPrompt =
+  | { readonly tokens: readonly number[] }
+  | { readonly rejection: string }
+  | { readonly message: string };
+
+/** Encodes a text. The reason of a rejection omits the remedy, because it contains a path of the server. */
+export function encodePrompt(tokenizer: Tokenizer, { text, addSpecialTokens }: Prompt): EncodedPrompt {
+  try {
+    return { tokens: tokenizer.encode(text, { addSpecialTokens }) };
+  } catch (error) {
+    if (!(error instanceof OptionError)) throw error;
+    const { expected, received } = error.details;
+    return { rejection: `expected ${expected}, received ${received}; remove it from the text` };
+  }
+}
+
+/**
+ * Returns the tokens of a result.
+ *
+ * @throws ApiError, 400, if the tokenizer rejects the text; Error for another error.
+ */
+function getTokens(result: EncodedPrompt, { field }: Prompt): readonly number[] {
+  if ("tokens" in result) return result.tokens;
+  if ("rejection" in result) throw invalidFieldError(field, `${field}: ${result.rejection}`);
+  throw new Error(result.message);
+}
 
 /** Data of the worker. */
 export interface PromptWorkerData {
@@ -59,14 +87,13 @@ export class PromptEncoder {
   }
 
   /**
-   * Resolves to the tokens. Rejects if the tokenizer rejects the text, if too many long prompts are waiting, when
+   * Resolves to the tokens. Rejects with an ApiError 400 if the tokenizer rejects the text, and 429 if too many long prompts are waiting. Rejects when
    * `signal` is aborted, and after `close`. A waiting prompt is then removed from the queue.
    */
   async encode(prompt: Prompt, signal: AbortSignal): Promise<readonly number[]> {
     signal.throwIfAborted();
     if (this.#closeError !== undefined) throw this.#closeError;
-    const { text, addSpecialTokens } = prompt;
-    if (text.length <= MAX_LOCAL_LENGTH) return this.#tokenizer.encode(text, { addSpecialTokens });
+    if (prompt.text.length <= MAX_LOCAL_LENGTH) return getTokens(encodePrompt(this.#tokenizer, prompt), prompt);
     const { maxWaiting } = this.#options;
     const numWaiting = this.#waitingPrompts.size;
     if (this.#currentPrompt !== undefined && numWaiting >= maxWaiting) throw queueFullError(numWaiting, maxWaiting);
@@ -117,8 +144,7 @@ export class PromptEncoder {
     worker.postMessage(prompt);
     try {
       const [result] = (await Promise.race([once(worker, "message", { signal }), exit])) as [EncodedPrompt];
-      if ("tokens" in result) return result.tokens;
-      throw new Error(result.message);
+      return getTokens(result, prompt);
     } finally {
       settled.abort(); // removes the listeners
     }

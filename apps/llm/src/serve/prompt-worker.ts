@@ -1,18 +1,18 @@
 import { parentPort, workerData } from "node:worker_threads";
 import { loadTokenizer } from "@mosaic/models";
-import type { EncodedPrompt, Prompt, PromptWorkerData } from "./prompt-encoder.ts";
+import { type EncodedPrompt, encodePrompt, type Prompt, type PromptWorkerData } from "./prompt-encoder.ts";
 
 // The thread that encodes long prompts, so that the thread of the server responds to other requests meanwhile.
 
 const { folder } = workerData as PromptWorkerData;
 const tokenizerPromise = loadTokenizer(folder);
 
-parentPort!.on("message", ({ text, addSpecialTokens }: Prompt) => void encode(text, addSpecialTokens));
+parentPort!.on("message", (prompt: Prompt) => void encode(prompt));
 
-async function encode(text: string, addSpecialTokens: boolean): Promise<void> {
+async function encode(prompt: Prompt): Promise<void> {
   let result: EncodedPrompt;
   try {
-    result = { tokens: (await tokenizerPromise).encode(text, { addSpecialTokens }) };
+    result = encodePrompt(await tokenizerPromise, prompt);
   } catch (error) {
     result = { message: (error as Error).message };
   }

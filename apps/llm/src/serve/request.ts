@@ -263,7 +263,7 @@ async function parsePromptTokens(fields: RequestFields, context: RequestContext)
   const prompt = (isBatchOfOne ? promptField[0] : promptField) as string | readonly number[];
   const tokens =
     typeof prompt === "string"
-      ? await encodePrompt("prompt", { text: prompt, addSpecialTokens: true }, context)
+      ? await encodePrompt({ field: "prompt", text: prompt, addSpecialTokens: true }, context)
       : prompt;
   const unknownToken = tokens.find((token) => token >= vocabSize);
   if (tokens.length > 0 && unknownToken === undefined) return tokens;
@@ -287,14 +287,13 @@ async function parseChatTokens(fields: RequestFields, context: RequestContext): 
   if (!tokenizer.hasChatTemplate) {
     throw invalidFieldError("messages", "this model has no chat template; use /v1/completions", "no_chat_template");
   }
-  let tokens: readonly number[];
+  let text: string;
   try {
-    const text = tokenizer.applyChatTemplate(messages);
-    tokens = await encodePrompt("messages", { text, addSpecialTokens: false }, context);
+    text = tokenizer.applyChatTemplate(messages);
   } catch (error) {
-    if (error instanceof ApiError) throw error;
     throw invalidFieldError("messages", (error as Error).message);
   }
+  const tokens = await encodePrompt({ field: "messages", text, addSpecialTokens: false }, context);
   const unknownToken = tokens.find((token) => token >= vocabSize);
   if (tokens.length > 0 && unknownToken === undefined) return tokens;
   throw invalidFieldError(
@@ -304,11 +303,11 @@ async function parseChatTokens(fields: RequestFields, context: RequestContext): 
 }
 
 /** Encodes a prompt. A text that is certainly too long is rejected before it is encoded. */
-function encodePrompt(field: string, prompt: Prompt, { model, signal }: RequestContext): Promise<readonly number[]> {
+function encodePrompt(prompt: Prompt, { model, signal }: RequestContext): Promise<readonly number[]> {
   const minTokens = model.tokenizer.minTokens(prompt.text);
   if (minTokens < model.maxLength) return model.encoder.encode(prompt, signal);
   const message = `the maximum context length is ${model.maxLength} tokens; the prompt has at least ${minTokens} tokens, and at least 1 more is required`;
-  throw invalidFieldError(field, message, "context_length_exceeded");
+  throw invalidFieldError(prompt.field, message, "context_length_exceeded");
 }
 
 /** Message fields that clients copy from responses of other servers. They are empty if there are no tools. */
