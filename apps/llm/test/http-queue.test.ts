@@ -1,5 +1,6 @@
 import { connect } from "node:net";
 import { expect, test, vi } from "vitest";
+import { PromptEncoder } from "../src/serve/prompt-encoder.ts";
 import {
   headers,
   model,
@@ -53,6 +54,33 @@ test("a request that exceeds its deadline gets 504 and is cancelled", async () =
   await startTestServer({ deadlineMs: 1 });
   expect(await readRefusal(await post({ prompt: "a" }))).toEqual([504, "deadline_exceeded", null]);
   expect(server.sentMessages.map((message) => message.type)).toEqual(["generate", "cancel"]);
+});
+
+test("requests whose prompts are being encoded or wait get 504 when their deadline has passed", async () => {
+  const workerEntry = new URL("data:text/javascript,setInterval(() => {}, 60_000)"); // never responds
+  const encoder = new PromptEncoder(model.tokenizer, { folder: "", workerEntry, maxWaiting: 1 });
+  const limits = { maxBodyBytes: 1e6, deadlineMs: 100 };
+  await startTestServer(limits, { maxRunning: 2, maxWaiting: 1 }, { ...model, encoder, maxLength: 1e9 });
+  const responses = [1, 2].map((seed) => post({ prompt: longText, seed }));
+  for (const response of responses) {
+    const { status, body } = await response;
+    expect([status, await new Response(body).json()]).toMatchObject([
+      504,
+      { error: { message: "the request timed out after 0.1 s", code: "deadline_exceeded" } },
+    ]);
+  }
+  expect(server.sentMessages).toEqual([]);
+});
+
+test("the deadline includes the time in which the prompt is encoded", async () => {
+  const encode = async (): Promise<readonly number[]> => {
+    await new Promise((resolve) => setTimeout(resolve, 300));
+    return [1];
+  };
+  const encoder = { encode } as unknown as PromptEncoder;
+  await startTestServer({ deadlineMs: 200 }, undefined, { ...model, encoder });
+  expect(await readRefusal(await post({ prompt: "a" }))).toEqual([504, "deadline_exceeded", null]);
+  expect(server.sentMessages).toEqual([]);
 });
 
 test("requests that run on lost ranks get 503, and waiting requests run on the next ranks", async () => {

@@ -14,7 +14,7 @@ export interface RequestRules {
   /** API key. If empty, no key is required. */
   readonly key: string;
   readonly maxBodyBytes: number;
-  /** Maximum time from a request's arrival to the end of its text. */
+  /** Maximum time from the arrival of a request's body to the end of its text. */
   readonly deadlineMs: number;
 }
 
@@ -165,15 +165,36 @@ function sendPage({ response, page }: Exchange): void {
 }
 
 async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
-  const { request, response, engine, model, rules } = exchange;
+  const { request, response, rules } = exchange;
   const body = await readBody(request, rules.maxBodyBytes);
   if (response.destroyed) return;
-  const disconnect = new AbortController();
-  response.once("close", () => disconnect.abort());
-  const textRequest = await parseRequest(kind, body, { model, signal: disconnect.signal }).catch((error: unknown) => {
+  const controller = new AbortController();
+  const timer = setTimeout(() => {
+    const message = `the request timed out after ${rules.deadlineMs / 1000} s`;
+    controller.abort(new ApiError(504, message, { code: "deadline_exceeded" }));
+  }, rules.deadlineMs);
+  const onClose = (): void => controller.abort();
+  response.once("close", onClose);
+  try {
+    await sendText(exchange, { kind, body, signal: controller.signal });
+  } catch (error) {
     if (!response.destroyed) throw error;
-  });
-  if (textRequest === undefined || response.destroyed) return;
+  } finally {
+    clearTimeout(timer);
+    response.off("close", onClose);
+  }
+}
+
+interface TextExchange {
+  readonly kind: RequestKind;
+  readonly body: string;
+  /** Aborted when the client has disconnected, and with an ApiError when the deadline has passed. */
+  readonly signal: AbortSignal;
+}
+
+async function sendText({ response, engine, model }: Exchange, { kind, body, signal }: TextExchange): Promise<void> {
+  const textRequest = await parseRequest(kind, body, { model, signal });
+  signal.throwIfAborted();
   const answer = new Answer(textRequest, model.name);
   const send = (chunks: readonly object[]): void => {
     for (const chunk of chunks) response.write(`data: ${JSON.stringify(chunk)}\n\n`);
@@ -194,23 +215,16 @@ async function generate(exchange: Exchange, kind: RequestKind): Promise<void> {
       },
       onError: (error) => endExchange(() => reject(error)),
     });
-    const timer = setTimeout(() => {
+    const onAbort = (): void => {
       cancel();
-      const message = `generation timed out after ${rules.deadlineMs / 1000} s`;
-      endExchange(() => reject(new ApiError(504, message, { code: "deadline_exceeded" })));
-    }, rules.deadlineMs);
-    const onClose = (): void => {
-      cancel();
-      endExchange(resolve);
+      endExchange(() => reject(signal.reason as Error));
     };
-    response.on("close", onClose);
+    signal.addEventListener("abort", onAbort);
     function endExchange(settle: () => void): void {
-      clearTimeout(timer);
-      response.off("close", onClose);
+      signal.removeEventListener("abort", onAbort);
       settle();
     }
   });
-  if (response.destroyed) return;
   if (textRequest.isStreamed) response.end("data: [DONE]\n\n");
   else sendJson(response, 200, answer.toResponse());
 }

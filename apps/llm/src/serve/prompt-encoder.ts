@@ -87,8 +87,9 @@ export class PromptEncoder {
   }
 
   /**
-   * Resolves to the tokens. Rejects with an ApiError 400 if the tokenizer rejects the text, and 429 if too many long prompts are waiting. Rejects when
-   * `signal` is aborted, and after `close`. A waiting prompt is then removed from the queue.
+   * Resolves to the tokens. Rejects with an ApiError 400 if the tokenizer rejects the text, and 429 if too many long
+   * prompts are waiting. Rejects when `signal` is aborted, and after `close`. If `signal` is aborted, a waiting prompt is
+   * removed from the queue.
    */
   async encode(prompt: Prompt, signal: AbortSignal): Promise<readonly number[]> {
     signal.throwIfAborted();

@@ -62,7 +62,7 @@ function isEmptyValue(value: unknown): boolean {
 /** Options of `parseRequest`. */
 export interface RequestContext {
   readonly model: ServedModel;
-  /** Aborted when the client has disconnected. */
+  /** Aborted when the client has disconnected or the deadline has passed. */
   readonly signal: AbortSignal;
 }
 
