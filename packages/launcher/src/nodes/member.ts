@@ -233,6 +233,8 @@ export class MemberCoordinator implements Coordinator {
         if (frame.attempt === this.#attempt) this.#outcome.resolve(decodeDecision(frame.end));
         return;
       case "stop":
+        // Recorded at once, because node 0 may be lost before the ranks have been started.
+        this.#stopRequest ??= toStopRequest(frame);
         return this.#isStarting ? void this.#earlyStopFrames.push(frame) : this.#onStop(frame);
     }
     throw new ProtocolError(`expected a message type sent by node 0, received ${frame.kind}`);
@@ -243,15 +245,11 @@ export class MemberCoordinator implements Coordinator {
     this.#control.emit({ type: "rendezvous", message });
   }
 
-  #onStop({ signal, outcome, reason }: FrameOf<"stop">): void {
-    const name = signalName(signal);
-    if (name === "SIGKILL") return this.#control.kill(reason);
-    if (outcome === OUTCOMES.failed) return this.#control.stopRanks(reason);
-    const request: StopRequest = {
-      ...{ reason, signal: name },
-      outcome: outcome === OUTCOMES["timed-out"] ? "timed-out" : "cancelled",
-    };
-    this.#stopRequest ??= request;
+  #onStop(frame: FrameOf<"stop">): void {
+    const { signal, reason } = frame;
+    if (signalName(signal) === "SIGKILL") return this.#control.kill(reason);
+    const request = toStopRequest(frame);
+    if (request === undefined) return this.#control.stopRanks(reason);
     this.#control.end(request);
     this.#assignment.resolve(undefined);
   }
@@ -276,6 +274,13 @@ export class MemberCoordinator implements Coordinator {
     this.#isClosed = true;
     this.#assignment.reject(error);
   }
+}
+
+/** Returns the request of a frame to end the job. Returns undefined if the frame ends an attempt or kills the ranks. */
+function toStopRequest({ signal, outcome, reason }: FrameOf<"stop">): StopRequest | undefined {
+  const name = signalName(signal);
+  if (name === "SIGKILL" || outcome === OUTCOMES.failed) return undefined;
+  return { reason, signal: name, outcome: outcome === OUTCOMES["timed-out"] ? "timed-out" : "cancelled" };
 }
 
 const describeLostNode = ({ nodeRank, node, reason }: LostNode): string =>
