@@ -270,11 +270,10 @@ describe("BatchScheduler", () => {
       // The first one has a text, and the second one waits for texts.
       for (const calls of [[call], []]) {
         const scheduler = new BatchScheduler(model, { maxTokens: 64 });
-        const settled = Promise.allSettled([
-          ...calls.map((each) => consumeStream(scheduler.generate(each))),
-          scheduler.run(),
-        ]);
-        await setTimeout(1);
+        const streams = calls.map((each) => scheduler.generate(each));
+        const running = scheduler.run();
+        await (streams[0]?.next() ?? setTimeout(1));
+        const settled = Promise.allSettled([...streams.map(consumeStream), running]);
         scheduler.dispose();
         for (const result of await settled) {
           expect(result).toMatchObject({
