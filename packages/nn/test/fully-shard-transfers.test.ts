@@ -15,7 +15,6 @@ import { describe, expect, test } from "vitest";
 import {
   AdamW,
   fullyShard,
-  type FullyShardOptions,
   ModuleList,
   readStateDict,
   Sequential,
@@ -29,15 +28,13 @@ import {
   computeShardSize,
   listUnitSizes,
   readParameters,
+  type Stage,
+  stages,
   trainBlocks,
 } from "./reference/blocks.ts";
 import { onMesh } from "./reference/world.ts";
 
 // Memory use of sharding, the bytes it sends, and the order of its transfers.
-
-type Stage = NonNullable<FullyShardOptions["stage"]>;
-
-const stages: readonly Stage[] = [1, 2, 3];
 
 describe("memory and traffic match the formulas", () => {
   test.each(stages.flatMap((stage) => [2, 4].map((ranks) => ({ stage, ranks }))))(

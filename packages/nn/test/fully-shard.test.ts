@@ -18,7 +18,6 @@ import {
   AdamW,
   clipGradNorm,
   fullyShard,
-  type FullyShardOptions,
   loadCheckpoint,
   ModuleList,
   NonFiniteError,
@@ -37,15 +36,13 @@ import {
   Blocks,
   type BlocksOptions,
   readParameters,
+  type Stage,
+  stages,
   trainBlocks,
 } from "./reference/blocks.ts";
 import { directory } from "./reference/directory.ts";
 import { maxDifference } from "./reference/numbers.ts";
 import { onOneRank, onMesh } from "./reference/world.ts";
-
-type Stage = NonNullable<FullyShardOptions["stage"]>;
-
-const stages: readonly Stage[] = [1, 2, 3];
 
 interface RunOptions {
   readonly mesh: Coordinate;

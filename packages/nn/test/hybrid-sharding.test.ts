@@ -6,7 +6,6 @@ import {
   AdamW,
   clipGradNorm,
   fullyShard,
-  type FullyShardOptions,
   loadCheckpoint,
   NonFiniteError,
   saveCheckpoint,
@@ -20,6 +19,8 @@ import {
   computeShardSize,
   listUnitSizes,
   readParameters,
+  type Stage,
+  stages,
   trainBlocks,
 } from "./reference/blocks.ts";
 import { directory } from "./reference/directory.ts";
@@ -29,9 +30,7 @@ import { onMesh } from "./reference/world.ts";
 // Hybrid sharded data parallelism: the batch is divided over two axes, parameters are sharded over one of them and
 // replicated over the other.
 
-type Stage = NonNullable<FullyShardOptions["stage"]>;
-
-const stages: readonly (Stage | 0)[] = [0, 1, 2, 3];
+const allStages: readonly (Stage | 0)[] = [0, ...stages];
 const hybridMesh = { dp_replicate: 2, dp_shard: 2, sp: 2 } as const;
 const steps = 6;
 
@@ -114,7 +113,7 @@ async function expectSameAsOneRank({ mesh, stage, axis, ...plan }: Plan): Promis
 }
 
 describe("losses, gradients and parameters match those of one rank", () => {
-  test.each(stages)("stage %i on a mesh of replicas, shards and sequences, clipped or not", async (stage) => {
+  test.each(allStages)("stage %i on a mesh of replicas, shards and sequences, clipped or not", async (stage) => {
     for (const maxNorm of [Infinity, 1]) await expectSameAsOneRank({ mesh: hybridMesh, stage, maxNorm });
   });
 
@@ -127,11 +126,11 @@ describe("losses, gradients and parameters match those of one rank", () => {
     { mesh: hybridMesh, axis: "dp_replicate" },
   ])("stage 3 on %j", (plan) => expectSameAsOneRank({ ...plan, stage: 3 }));
 
-  test.each(stages)("stage %i with two backwards per step", (stage) =>
+  test.each(allStages)("stage %i with two backwards per step", (stage) =>
     expectSameAsOneRank({ mesh: hybridMesh, stage, backwards: 2 }),
   );
 
-  test.each(stages)("stage %i with a schedule-free optimizer", (stage) =>
+  test.each(allStages)("stage %i with a schedule-free optimizer", (stage) =>
     expectSameAsOneRank({
       mesh: hybridMesh,
       stage,
@@ -244,7 +243,7 @@ describe("checkpoints", () => {
       return { losses, parameters: await readParameters(model) };
     });
 
-  test.each(stages)("of stage %i are one file, resume bit for bit, and load on one rank", async (stage) => {
+  test.each(allStages)("of stage %i are one file, resume bit for bit, and load on one rank", async (stage) => {
     const folder = directory();
     const path = join(folder, "half");
     const plan = { mesh: hybridMesh, stage };

@@ -3,6 +3,7 @@ import {
   AdamW,
   clipGradNorm,
   Embedding,
+  type FullyShardOptions,
   linearCrossEntropy,
   ModuleList,
   type Optimizer,
@@ -12,6 +13,10 @@ import {
   SwiGLU,
 } from "../../src/index.ts";
 import { sliceForRank, generateSamples } from "./model.ts";
+
+/** A stage of `fullyShard`. */
+export type Stage = NonNullable<FullyShardOptions["stage"]>;
+export const stages: readonly Stage[] = [1, 2, 3];
 
 const [length, vocabulary, embedDim] = [12, 7, 16];
 
