@@ -35,11 +35,11 @@ export interface ScheduleOptions {
  * Returns the schedule with the least predicted time of the slowest rank. Among equal ones, it has the fewest stages.
  * `degree` fixes the number of stages.
  *
- * While a stage is attended to, the next stage and, in backward, the gradients of the previous stage are in flight. The
- * last gradients overlap with a second part of the local rows, or with nothing. Each kernel call has a cost for all
- * queries, so more stages are not free. A transfer starts when both ranks have reached it, so ranks wait for each other
- * at every stage. Source of the stages: MagiAttention, whose model has none of the last three effects, and one degree
- * for both passes.
+ * While the local rows are attended to, the first two stages are in flight. While a stage is attended to, the next
+ * stage and, in backward, the gradients of the previous stage are in flight. The last gradients overlap with a second
+ * part of the local rows, or with nothing. Each kernel call has a cost for all queries, so more stages are not free. A
+ * transfer starts when both ranks have reached it, so ranks wait for each other at every stage. Source of the stages:
+ * MagiAttention, whose model has none of the last three effects, and one degree for both passes.
  */
 export function createStageSchedule(
   loads: readonly RankLoad[],

@@ -314,14 +314,15 @@ class PassSimulation {
   run(): number {
     const { degree, isSplit } = this.#schedule;
     const isBackward = this.#problem.size.groupReduceRowBytes > 0;
-    let arrivalTimes = degree === 0 ? this.#groupCast(0) : undefined;
+    const arrivalTimes: Float64Array[] = [];
     let returningStage: { readonly stage: number; readonly endTimes: Float64Array } | undefined;
     const numSteps = degree === 0 ? 1 : 1 + degree + (isSplit ? 1 : 0);
     for (let step = 0; step < numSteps; step++) {
       const stage = degree === 0 ? 0 : step - 1;
       const hasRemoteRows = stage >= 0 && stage < Math.max(1, degree);
-      if (hasRemoteRows) this.#waitForTransfer(arrivalTimes!);
-      if (degree > 0 && stage + 1 < degree) arrivalTimes = this.#groupCast(stage + 1);
+      const numPosted = Math.min(this.#stages.length, Math.max(stage, 0) + 2);
+      while (arrivalTimes.length < numPosted) arrivalTimes.push(this.#groupCast(arrivalTimes.length));
+      if (hasRemoteRows) this.#waitForTransfer(arrivalTimes[stage]!);
       this.#attend(step, hasRemoteRows ? stage : undefined);
       if (!isBackward) continue;
       if (returningStage && hasRemoteRows) returningStage = this.#addReturnedRows(returningStage);

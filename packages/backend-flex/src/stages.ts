@@ -23,12 +23,13 @@ export interface Stage extends KvBlock {
 }
 
 /**
- * Yields the keys and values of every step, starting with the local ones. The next stage is in flight while the caller
- * uses the current step, whose tensors are valid until the next step.
+ * Yields the keys and values of every step, starting with the local ones. The following stages are in flight while the
+ * caller uses the current step, whose tensors are valid until the next step.
  *
- * A stage is posted before the work of the preceding step is enqueued, and waited for after it. Stages alternate
- * between two buffers. A transfer starts when all work enqueued before it has completed, so it never overwrites data in
- * use. If the caller leaves the loop early, the pending transfer is waited for.
+ * Stages alternate between two buffers, and a stage is posted as soon as its buffer is free: the first two before the
+ * first step, each other one after the work of the last but one stage before it has been enqueued. A transfer starts
+ * when all work enqueued before it has completed, so it never overwrites data in use. If the caller leaves the loop
+ * early, the pending transfers are waited for.
  */
 export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, undefined> {
   const { group, member, plan, groupCastOptions: passOptions } = pass;
@@ -37,32 +38,30 @@ export function* stages(pass: PassContext, kv: KvBlock): Generator<Stage, void, 
   const kvTensors = [kv.k, kv.v];
   const ownChunk: Chunk = { tensors: kvTensors, wire: [] };
   const sentRows = plan.numStages > 0 ? rowMatrices(buffers.contiguous(kvTensors), buffers) : [];
-  let pendingGroupCast: { readonly chunk: Chunk; readonly work: Work } | undefined;
-  const post = (step: number): void => {
-    const stage = plan.steps[step]?.stage;
-    if (stage === undefined) return;
+  const pendingGroupCasts: { readonly chunk: Chunk; readonly work: Work }[] = [];
+  const post = (stage: number): void => {
     const chunk = buffers.slot(slotName(stage), kvTensors, plan.numReceivedRows(stage, rank, member));
     const options = { ...passOptions, label: stageLabel(pass, stage, "keys") };
     const work = group.groupCast(rowMatrices(chunk, buffers), sentRows, plan.groupCastPlan(stage, member), options); // send
-    pendingGroupCast = { chunk, work };
+    pendingGroupCasts.push({ chunk, work });
   };
   const waitForChunk = (): Chunk | undefined => {
-    const completedGroupCast = pendingGroupCast;
-    pendingGroupCast = undefined;
+    const completedGroupCast = pendingGroupCasts.shift();
     completedGroupCast?.work.wait(); // wait
     return completedGroupCast?.chunk;
   };
+  let [numPosted, numAttended] = [0, 0];
   try {
-    post(0);
-    for (const [step, { ownPart }] of plan.steps.entries()) {
-      const remoteChunk = waitForChunk();
-      post(step + 1);
+    for (const [step, { ownPart, stage }] of plan.steps.entries()) {
+      for (; numPosted < Math.min(plan.numStages, numAttended + NUM_BUFFERS); numPosted++) post(numPosted);
+      const remoteChunk = stage === undefined ? undefined : waitForChunk();
       const rows = ownPart === undefined ? undefined : ownRows(pass, ownChunk, ownPart, buffers);
       const { tensors } = rows && remoteChunk ? concatenateChunks(rows, remoteChunk, buffers) : (rows ?? remoteChunk)!;
       yield { step, k: tensors[0]!, v: tensors[1]! }; // compute
+      if (stage !== undefined) numAttended++;
     }
   } finally {
-    waitForChunk();
+    while (pendingGroupCasts.length > 0) waitForChunk();
   }
 }
 
@@ -130,7 +129,10 @@ function rowMatrices({ wire }: Chunk, buffers: ChunkBuffers): Tensor[] {
   });
 }
 
-/** Returns the buffer of a stage: even and odd stages alternate between two buffers. */
+/** The number of buffers between which stages alternate. */
+const NUM_BUFFERS = 2;
+
+/** Returns the buffer of a stage. */
 function slotName(stage: number): "even" | "odd" {
   return stage % 2 === 0 ? "even" : "odd";
 }

@@ -138,6 +138,26 @@ test("the predicted time includes all transfers through a shared port", () => {
   expect(computeSeconds([senderLoad, createReceiver(0), createReceiver(0)])).toBeCloseTo(100 + 10);
 });
 
+test("the second stage does not wait for the local rows of its sender", () => {
+  const senderLoad = { ownPairs: 1000, remotePairs: 0, queries: 10, peers: [], rows: 0 };
+  const receiverLoad = {
+    ownPairs: 100,
+    remotePairs: 900,
+    queries: 10,
+    peers: [{ owner: 0, rows: 100, ranges: 1, pairs: 900 }],
+    rows: 100,
+  };
+  const problem = {
+    loads: [senderLoad, receiverLoad],
+    size: forward,
+    cost: stageCostOptions.parse(cost),
+    hosts: undefined,
+  };
+  const schedule = { degree: 2, isSplit: false, cuts: [0, 1].map(() => [0, 0.5, 1]), ownCuts: [1, 1] };
+  // The sender takes 1000 s for its rows. The receiver has all rows after 100 s.
+  expect(predictPassSeconds(problem, schedule)).toBeCloseTo(1000);
+});
+
 test.each([0, 1, 2, 5])("%i stages are used if requested, with cuts that ascend from 0 to 1", (degree) => {
   const schedule = chooseSchedule(backward, { bandwidth: 0.1 }, degree);
   expect(schedule.degree).toBe(degree);
