@@ -1,15 +1,9 @@
-import {
-  dispatch,
-  dispatchCandidates,
-  type DispatchCost,
-  documentZigzag,
-  flex,
-  type StageCost,
-} from "@mosaic/backend-flex";
+import { dispatch, dispatchCandidates, documentZigzag, flex } from "@mosaic/backend-flex";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
 import { type AttentionBackend, type Coordinate, type Mask, masks, type Placement, zigzag } from "@mosaic/core";
 import { predict, type Profile, profiles } from "@mosaic/planner";
+import { dispatchCost, stageCost } from "@mosaic/strategies/plan";
 import { distributions, drawLengths, createUniformGenerator } from "./lengths.ts";
 import { markdownTable } from "./marks.ts";
 
@@ -103,7 +97,8 @@ interface ComparisonProblem {
 
 function* strategies({ mask, lengths, ranks, links }: ComparisonProblem): Generator<Strategy> {
   const profile = linkProfiles[links];
-  const [cost, flexCost] = [dispatchCost(profile), stageCost(profile, ranks)];
+  const problem = { ...headOptions, profile, ranks };
+  const [cost, flexCost] = [dispatchCost(problem), stageCost(problem)];
   const length = ranks * ROWS_PER_RANK;
   const flatMesh = { sp: ranks };
   const createNestedMesh = (inner: number): Coordinate => ({ node: ranks / inner, gpu: inner });
@@ -136,7 +131,8 @@ function* strategies({ mask, lengths, ranks, links }: ComparisonProblem): Genera
     };
   }
   for (const hp of [2, 4, 8]) {
-    const headParallelCost = dispatchCost(profile, hp);
+    const [numHeads, numKvHeads] = [headOptions.numHeads / hp, headOptions.numKvHeads / hp];
+    const headParallelCost = dispatchCost({ ...problem, numHeads, numKvHeads });
     const placement = subdivide(
       dispatch({ mask, length, ranks: ranks / hp, chunkSize: 512, cost: headParallelCost }),
       hp,
@@ -199,51 +195,6 @@ function subdivide(placement: Placement, partsPerRank: number): Placement {
         return clippedSpan.length > 0 ? [clippedSpan] : [];
       });
     },
-  };
-}
-
-/**
- * Returns the cost model of `dispatch` for a profile: its kernel speed on large tiles and its links between nodes. The
- * heads are divided among `headParallelSize` ranks.
- */
-export function dispatchCost({ kernels, links }: Profile, headParallelSize = 1): DispatchCost {
-  const { numHeads, numKvHeads, headDim } = headOptions;
-  const pairSeconds = (kind: "attend" | "attendBackward", operations: number): number => {
-    const { flops, halfSpeedHeadDim } = kernels[kind].bfloat16!;
-    return (operations * (numHeads / headParallelSize) * (headDim + halfSpeedHeadDim)) / flops;
-  };
-  const { latency, bandwidth } = links["inter-node"];
-  const rowSeconds = (2 * (numKvHeads / headParallelSize) * headDim * 2) / bandwidth;
-  return {
-    pair: pairSeconds("attend", 4),
-    backwardPair: pairSeconds("attendBackward", 10),
-    row: rowSeconds,
-    gradientRow: 2 * rowSeconds,
-    latency,
-  };
-}
-
-/**
- * Returns the cost model by which `flex` chooses stages. If all ranks are in one node, the links are those within it.
- */
-export function stageCost({ kernels, links, enqueue, ranksPerNode }: Profile, ranks: number): StageCost {
-  const { latency, bandwidth } = links[ranks <= ranksPerNode ? "intra-node" : "inter-node"];
-  const intraNodeLink = links["intra-node"];
-  const [forward, backward] = [kernels.attend.bfloat16!, kernels.attendBackward.bfloat16!];
-  const flopsPerSecond = ({ flops, halfSpeedHeadDim }: typeof forward): number =>
-    (flops * headOptions.headDim) / (headOptions.headDim + halfSpeedHeadDim);
-  return {
-    latency,
-    bandwidth,
-    localLatency: intraNodeLink.latency,
-    localBandwidth: intraNodeLink.bandwidth,
-    launch: kernels.launch,
-    enqueue,
-    flops: flopsPerSecond(forward),
-    backwardFlops: flopsPerSecond(backward),
-    halfSpeedKeys: forward.halfSpeedKeys,
-    backwardHalfSpeedKeys: backward.halfSpeedKeys,
-    memoryBandwidth: kernels.bandwidth,
   };
 }
 

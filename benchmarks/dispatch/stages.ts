@@ -1,15 +1,8 @@
 import { dispatch, flex } from "@mosaic/backend-flex";
 import { type Mask, masks } from "@mosaic/core";
 import { predict } from "@mosaic/planner";
-import {
-  dispatchCost,
-  headOptions,
-  hostAssignment,
-  type TopologyName,
-  linkProfiles,
-  ROWS_PER_RANK,
-  stageCost,
-} from "./comparison.ts";
+import { dispatchCost, stageCost } from "@mosaic/strategies/plan";
+import { headOptions, hostAssignment, type TopologyName, linkProfiles, ROWS_PER_RANK } from "./comparison.ts";
 import { distributions, drawLengths, createUniformGenerator } from "./lengths.ts";
 import { markdownTable } from "./marks.ts";
 
@@ -38,12 +31,15 @@ export function* predictStageTimes(seed: number, rankCounts: readonly number[]):
   for (const ranks of rankCounts) {
     const tokens = ranks * ROWS_PER_RANK;
     for (const [name, mask] of createMasks(seed, tokens)) {
-      const cost = dispatchCost(linkProfiles.flat);
+      const cost = dispatchCost({ ...headOptions, profile: linkProfiles.flat, ranks });
       const placement = dispatch({ mask, length: tokens, ranks, chunkSize: 512, cost });
       for (const links of ["flat", "two-level"] as const) {
         const profile = linkProfiles[links];
         const predictions = [undefined, ...stageCounts].map((stages) => {
-          const backend = flex({ cost: stageCost(profile, ranks), ...(stages !== undefined && { stages }) });
+          const backend = flex({
+            cost: stageCost({ ...headOptions, profile, ranks }),
+            ...(stages !== undefined && { stages }),
+          });
           const attentionOptions = {
             ...headOptions,
             tokens,

@@ -2,6 +2,7 @@ import { dispatch, flex } from "@mosaic/backend-flex";
 import { ring } from "@mosaic/backend-ring";
 import { type AttentionBackend, type Mask, masks, type Placement, zigzag } from "@mosaic/core";
 import { type Profile, record, simulate } from "@mosaic/planner";
+import { dispatchCost, stageCost } from "@mosaic/strategies/plan";
 import { type BenchmarkCase, median } from "./case.ts";
 import { runProcesses } from "./processes.ts";
 
@@ -51,8 +52,11 @@ export function createStrategy(
   ranks: number,
 ): { readonly backend: AttentionBackend; readonly placement: Placement } {
   if (variant === "ring") return { backend: ring(), placement: zigzag() };
-  if (variant === "flex") return { backend: flex(), placement: zigzag() };
-  return { backend: flex(), placement: dispatch({ mask, length: TOKENS, ranks, chunkSize: 128 }) };
+  const problem = { profile: "cpu-local", ranks, numHeads: HEADS, headDim: HEAD_DIM, dtype: "float32" } as const;
+  const backend = flex({ cost: stageCost(problem) });
+  if (variant === "flex") return { backend, placement: zigzag() };
+  const cost = dispatchCost(problem);
+  return { backend, placement: dispatch({ mask, length: TOKENS, ranks, chunkSize: 128, cost }) };
 }
 
 /**

@@ -18,7 +18,7 @@ import {
   zigzag,
 } from "@mosaic/attention";
 import { type Coordinate, dtypeBytes, OptionError } from "@mosaic/attention/core";
-import { auto, type AutoStrategy, type DispatchCost } from "@mosaic/attention/planner";
+import { auto, type AutoStrategy, dispatchCost, type FlexCostOptions, stageCost } from "@mosaic/attention/planner";
 import { gridShapes, type PlacementChoice, type Settings, type GridShape } from "./job.ts";
 import { createMask } from "./mask.ts";
 
@@ -74,7 +74,7 @@ const backendTable: Readonly<Record<string, BackendEntry>> = {
   flex: {
     configureBackend: (settings) => {
       const { ranks, stages } = settings;
-      const backend = flex({ cost: machineSpeed(settings), ...(stages !== undefined && { stages }) });
+      const backend = flex({ cost: stageCost(flexCostOptions(settings)), ...(stages !== undefined && { stages }) });
       return { backend, mesh: { sp: ranks } };
     },
   },
@@ -136,8 +136,9 @@ const placementFactories: Readonly<Record<PlacementChoice, (settings: Settings) 
   zigzag,
   striped,
   dispatch: (settings) => {
-    const { tokens, ranks } = settings;
-    return dispatch({ mask: getMask(settings), length: tokens, ranks, cost: dispatchCost(settings) });
+    const { tokens, ranks, backward } = settings;
+    const cost = { ...dispatchCost(flexCostOptions(settings)), backward: backward ? 1 : 0 };
+    return dispatch({ mask: getMask(settings), length: tokens, ranks, cost });
   },
 };
 
@@ -155,11 +156,9 @@ export function getMask(settings: Settings): Mask {
   return mask;
 }
 
-/** Returns the approximate speed of a rank: a CPU core with shared memory, or an H100 with NVLink. */
-function machineSpeed({ device }: Settings): Record<"latency" | "bandwidth" | "launch" | "flops", number> {
-  return device === "cuda"
-    ? { latency: 20e-6, bandwidth: 200e9, launch: 10e-6, flops: 500e12 }
-    : { latency: 50e-6, bandwidth: 4e9, launch: 10e-6, flops: 60e9 };
+/** Returns the machine and the attention from which the costs of flex and of dispatch follow. */
+function flexCostOptions({ device, ranks, numHeads, headDim, dtype }: Settings): FlexCostOptions {
+  return { profile: device === "cuda" ? "h100-ib400" : "cpu-local", ranks, numHeads, headDim, dtype };
 }
 
 /** Returns the bytes of k and v of one token. */
@@ -169,20 +168,6 @@ export function keyValueBytesPerToken({
   dtype,
 }: Pick<Settings, "numHeads" | "headDim" | "dtype">): number {
   return 2 * numHeads * headDim * dtypeBytes[dtype];
-}
-
-function dispatchCost(settings: Settings): DispatchCost {
-  const { numHeads, headDim, backward } = settings;
-  const { latency, bandwidth, flops } = machineSpeed(settings);
-  const flopsPerProduct = 2 * numHeads * headDim;
-  return {
-    pair: (2 * flopsPerProduct) / flops,
-    backwardPair: (5 * flopsPerProduct) / flops,
-    row: keyValueBytesPerToken(settings) / bandwidth,
-    gradientRow: keyValueBytesPerToken({ ...settings, dtype: "float32" }) / bandwidth,
-    latency,
-    backward: backward ? 1 : 0,
-  };
 }
 
 /** A backend and its mesh of ranks. */

@@ -121,7 +121,7 @@ class StageCutter {
   // oxlint-disable-next-line max-params -- what is to be done, in how many stages, with how many rows
   #hiddenCuts({ ownPairs, remotePairs, queries }: RankLoad, degree: number, rows: number): number[] {
     const cuts = [0];
-    let previousStageSeconds = this.#kernels.attentionSeconds(ownPairs, queries);
+    let previousStageSeconds = this.#kernels.attentionSeconds("local", ownPairs, queries);
     for (let stage = 1; stage < degree; stage++) {
       const numReceivedRows = Math.max(
         0,
@@ -129,7 +129,8 @@ class StageCutter {
       );
       const share = Math.max(rows > 0 ? numReceivedRows / rows : 1, (1 - cuts.at(-1)!) / (4 * degree));
       cuts.push(Math.min(1, cuts.at(-1)! + share));
-      previousStageSeconds = this.#kernels.attentionSeconds(remotePairs * (cuts.at(-1)! - cuts.at(-2)!), queries);
+      const pairs = remotePairs * (cuts.at(-1)! - cuts.at(-2)!);
+      previousStageSeconds = this.#kernels.attentionSeconds("received", pairs, queries);
     }
     return [...cuts, 1];
   }

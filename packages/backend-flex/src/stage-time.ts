@@ -37,6 +37,10 @@ export const stageCostOptions = defineOptions("StageCost", {
   halfSpeedKeys: option.number({ ...nonNegativeRange, default: 160 }),
   /** Number of keys per call at which the backward kernel runs at half its speed. Default: 330. */
   backwardHalfSpeedKeys: option.number({ ...nonNegativeRange, default: 330 }),
+  /**
+   * Factor by which both kernels are slower on received rows, of which the heads are adjacent in memory. Default: 1.
+   */
+  interleaved: option.number({ ...positiveRange, default: 1 }),
   /** Bytes per second, read plus written, of copies and sums. Default: 2570000000000. */
   memoryBandwidth: option.number({ ...positiveRange, default: 2.57e12 }),
 });
@@ -112,10 +116,15 @@ export class KernelModel {
     this.#halfSpeedKeys = isForward ? cost.halfSpeedKeys : cost.backwardHalfSpeedKeys;
   }
 
-  /** Returns the time of one call over all queries; 0 if there are no visible pairs, because then no call is made. */
-  attentionSeconds(pairs: number, queries: number): number {
+  /**
+   * Returns the time of one call over all queries, with local or with received rows; 0 if there are no visible pairs,
+   * because then no call is made.
+   */
+  attentionSeconds(rows: "local" | "received", pairs: number, queries: number): number {
     if (pairs <= 0) return 0;
-    return this.#cost.launch + ((pairs + this.#halfSpeedKeys * queries) * this.#size.pairFlops) / this.#flopsPerSecond;
+    const { launch, interleaved } = this.#cost;
+    const factor = rows === "received" ? interleaved : 1;
+    return launch + (factor * (pairs + this.#halfSpeedKeys * queries) * this.#size.pairFlops) / this.#flopsPerSecond;
   }
 
   /** Returns the time of kernels that only move memory. */
@@ -381,7 +390,7 @@ class PassSimulation {
       const clearedBytes = numReceivedRows * size.groupReduceRowBytes;
       const operations = (numReceivedRows > 0 && size.groupReduceRowBytes > 0 ? 2 : 0) + (degree === 0 ? 4 : 0);
       const seconds =
-        this.#kernels.attentionSeconds(pairs, load.queries) +
+        this.#kernels.attentionSeconds(stage === undefined ? "local" : "received", pairs, load.queries) +
         this.#kernels.memorySeconds(operations, copiedBytes + clearedBytes);
       this.#enqueue(rank, operations + (pairs > 0 ? 1 : 0), seconds);
     }

@@ -12,6 +12,7 @@ const layout = { mesh: { sp: 1 }, axes: ["sp"], length: 4 } as const;
 const span = { start: 0, length: 4, step: 1 };
 const slice = core.masks.causal().slices(4, 4)[0]!;
 const job = { tokens: 64, numHeads: 2, headDim: 8, gpusPerNode: 2, simulate: 1 };
+const flexCostOptions = { profile: "cpu-local", ranks: 2, numHeads: 2, headDim: 4 };
 const dispatchOptions = { mask: core.masks.causal(), length: 4, ranks: 2, chunkSize: 2 };
 const recordOptions = { mesh: { sp: 2 }, backend: ring(), batch: 1, numHeads: 2, headDim: 4, tokens: 8 };
 
@@ -348,6 +349,8 @@ export const byName: Readonly<Record<string, Arguments>> = {
   hierarchical: () => [{ intraNodeSize: 2, interNodeStrategy: "ring" }],
   plan: () => [{ ...job, profile: "cpu-local", candidates: [{ backend: ring() }] }],
   auto: () => [{ ...job, batch: 1 }],
+  stageCost: () => [flexCostOptions],
+  dispatchCost: () => [flexCostOptions],
   ring: () => [{ axis: "sp", inner: core.local() }],
   ulysses: () => [{ axis: "sp", inner: core.local() }],
   flex: () => [

@@ -1,4 +1,4 @@
-import { flex } from "@mosaic/backend-flex";
+import { flex, type StageCost } from "@mosaic/backend-flex";
 import { mesh2d } from "@mosaic/backend-mesh2d";
 import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
@@ -6,10 +6,11 @@ import { type AttentionBackend, type Coordinate, local, OptionError } from "@mos
 import { maxRecordedRanks } from "@mosaic/planner";
 import { formatMesh } from "../mesh-order.ts";
 import type { Strategy } from "../strategy.ts";
+import { stageCost } from "./flex-costs.ts";
 import { type Candidate, candidateOptions, type PlanJob, type PlanOptions } from "./job.ts";
 
 /** One backend of a nest, along one axis of the mesh. */
-type NestingLevel = FlatLevel | Mesh2DLevel;
+type NestingLevel = FlatLevel | FlexLevel | Mesh2DLevel;
 
 interface FlatLevel {
   readonly kind: keyof typeof flatBackends;
@@ -17,7 +18,14 @@ interface FlatLevel {
   readonly length: number;
 }
 
-const flatBackends = { ring, ulysses, flex } as const;
+const flatBackends = { ring, ulysses } as const;
+
+interface FlexLevel {
+  readonly kind: "flex";
+  readonly axis: string;
+  readonly length: number;
+  readonly cost: StageCost;
+}
 
 interface Mesh2DLevel {
   readonly kind: "mesh2d";
@@ -41,6 +49,7 @@ function createBackend({ levels }: NestedLevels): AttentionBackend {
 
 function createLevelBackend(level: NestingLevel, inner: AttentionBackend): AttentionBackend {
   const { axis } = level;
+  if (level.kind === "flex") return flex({ axis, inner, cost: level.cost });
   if (level.kind !== "mesh2d") return flatBackends[level.kind]({ axis, inner });
   const { shape, schedule, channels = 1 } = level;
   return mesh2d({ axis, inner, shape, schedule, channels });
@@ -70,9 +79,15 @@ function formatCode({ levels }: NestedLevels, scope: string): string {
       options.push(`shape: [${level.shape.join(", ")}]`, `schedule: "${level.schedule}"`);
       if (level.channels) options.push(`channels: ${level.channels}`);
     }
+    if (level.kind === "flex") options.push(`cost: ${formatCost(level.cost)}`);
     if (inner !== "") options.push(`inner: ${inner}`);
     return `${scope}${level.kind}({ ${options.join(", ")} })`;
   }, "");
+}
+
+function formatCost(cost: StageCost): string {
+  const fields = Object.entries(cost).map(([name, value]) => `${name}: ${value}`);
+  return `{ ${fields.join(", ")} }`;
 }
 
 /**
@@ -113,12 +128,9 @@ function countSteps(levels: readonly NestingLevel[]): number {
   }, 1);
 }
 
-function listNestings({
-  ranks,
-  nodes,
-  gpusPerNode,
-  shape: { numHeads, numKvHeads },
-}: PlanJob): readonly NestedLevels[] {
+function listNestings(job: PlanJob): readonly NestedLevels[] {
+  const { ranks, nodes, gpusPerNode, profile, shape } = job;
+  const { numHeads, numKvHeads, headDim, dtype } = shape;
   if (ranks === 1) return [{ levels: [], mesh: { sp: 1 } }];
   const node = {
     nodes,
@@ -127,6 +139,8 @@ function listNestings({
     numKvParts: 1,
     maxRelativeVolume: getMaxRelativeVolume(ranks),
     isEveryRankRecorded: ranks <= maxRecordedRanks,
+    getFlexCost: (numNodes: number) =>
+      stageCost({ numHeads, numKvHeads, headDim, dtype, profile, ranks: numNodes === 1 ? gpusPerNode : ranks }),
   };
   const flatLevels = [
     ...listSequenceLevels("sp", ranks, node),
@@ -150,6 +164,8 @@ interface SearchSpace {
   readonly maxRelativeVolume: number;
   /** Whether every rank is recorded. Flex requires this: no two of its ranks do the same, so that it has no classes. */
   readonly isEveryRankRecorded: boolean;
+  /** Returns the cost model of flex on ranks of one or several nodes. */
+  readonly getFlexCost: (numNodes: number) => StageCost;
 }
 
 function listComposedNestings(ranks: number, numHeads: number, space: SearchSpace): readonly NestedLevels[] {
@@ -219,8 +235,10 @@ function listSequenceLevels(axis: string, length: number, space: SearchSpace): r
       ...(hasSeparateLinks ? [{ ...overlappedGrid, channels: 2 } as const] : []),
     ];
   });
-  const nonGridKinds = space.isEveryRankRecorded ? (["ring", "flex"] as const) : (["ring"] as const);
-  return [...nonGridKinds.map((kind): NestingLevel => ({ kind, axis, length })), ...grids];
+  const flexLevels = space.isEveryRankRecorded
+    ? [{ kind: "flex", axis, length, cost: space.getFlexCost(space.nodes) } as const]
+    : [];
+  return [{ kind: "ring", axis, length }, ...flexLevels, ...grids];
 }
 
 /**

@@ -33,9 +33,9 @@ export const candidateOptions = defineOptions("candidate", {
 /** One way to attend, for comparison with others. */
 export type Candidate = OptionsOf<typeof candidateOptions>;
 
-const positiveRange = { min: 1 } as const;
+export const positiveRange = { min: 1 } as const;
 /** Heads are split in every way that divides them, so a larger number must be a mistake. */
-const headCountRange = { min: 1, max: 65_536 } as const;
+export const headCountRange = { min: 1, max: 65_536 } as const;
 
 function isPositiveNumber(value: unknown): value is number {
   return typeof value === "number" && value > 0;
@@ -44,6 +44,8 @@ function isPositiveNumber(value: unknown): value is number {
 function isCandidateList(value: unknown): value is readonly Candidate[] {
   return Array.isArray(value);
 }
+
+export const EXPECTED_PROFILE = "a profile, or the name of a profile";
 
 export const planOptions = defineOptions("plan", {
   /** Length of the query sequence. */
@@ -80,7 +82,7 @@ export const planOptions = defineOptions("plan", {
    * Profile of the machine, measured by `calibrate`, or its name. Ranks that plan on their own must have the same
    * profile: measure on one rank and broadcast it. Default: "cpu-local", or "h100-ib400" on CUDA.
    */
-  profile: option.custom("a profile, or the name of a profile", isProfileLike, { optional: true }),
+  profile: option.custom(EXPECTED_PROFILE, isProfileLike, { optional: true }),
   /**
    * Maximum bytes that a rank may hold at once, including inputs, results and gradients of this attention. Default: no
    * limit.
@@ -103,7 +105,7 @@ export const planOptions = defineOptions("plan", {
 /** Options of `plan`. */
 export type PlanOptions = OptionsOf<typeof planOptions>;
 
-function isProfileLike(value: unknown): value is Profile | ProfileName {
+export function isProfileLike(value: unknown): value is Profile | ProfileName {
   return typeof value === "string" || (typeof value === "object" && value !== null);
 }
 
@@ -180,7 +182,7 @@ function checkRanks(where: string, nodes: number, gpusPerNode: number): void {
 }
 
 /** Throws an OptionError for a data type for which a profile has no speed of attention. */
-function checkSpeeds(where: string, { name, kernels: { attend, attendBackward } }: Profile, dtype: DType): void {
+export function checkSpeeds(where: string, { name, kernels: { attend, attendBackward } }: Profile, dtype: DType): void {
   const measuredDtypes = (Object.keys(attend) as DType[]).filter((each) => attend[each] && attendBackward[each]);
   if (measuredDtypes.includes(dtype)) return;
   throw new OptionError({
@@ -192,7 +194,7 @@ function checkSpeeds(where: string, { name, kernels: { attend, attendBackward } 
 }
 
 /** Returns the profile itself, checked, or the one with that name; throws an OptionError that lists the names. */
-function resolveProfile(where: string, nameOrValue: Profile | string): Profile {
+export function resolveProfile(where: string, nameOrValue: Profile | string): Profile {
   if (typeof nameOrValue !== "string") return parseProfile(nameOrValue);
   if (Object.hasOwn(profiles, nameOrValue)) return profiles[nameOrValue as ProfileName];
   throw new OptionError({
