@@ -4,6 +4,7 @@ import {
   type Context,
   defineOptions,
   type Device,
+  expectValue,
   formatValue,
   localWorldSize,
   option,
@@ -96,7 +97,7 @@ export function local(options?: LocalOptions): Collectives {
 
 /** Throws an OptionError unless all ranks are on one host, and at most 1024, because memory grows with their square. */
 function checkHost(size: number): void {
-  checkSize(size);
+  checkSize("local collectives", size);
   const localSize = localWorldSize();
   if (localSize === undefined || localSize === size) return;
   throw new OptionError({
@@ -126,7 +127,7 @@ function checkHost(size: number): void {
  * @throws OptionError for an invalid size, or a device of a type other than "cpu".
  */
 export async function world(size: number, options: WorldOptions): Promise<readonly Context[]> {
-  checkSize(size);
+  checkSize("world", size);
   const collectives = createInProcessCollectives({
     ...{ name: "local", size, check: checkDevice },
     rank: (connectOptions) => {
@@ -137,10 +138,19 @@ export async function world(size: number, options: WorldOptions): Promise<readon
   return openWorld(size, collectives, options);
 }
 
-/** Throws an OptionError for more than 1024 ranks, because the number of ring buffers is the square of the ranks. */
-function checkSize(size: number): void {
-  if (typeof size === "number" && size <= 1024) return;
-  throw new OptionError({ where: "local collectives", expected: "at most 1024 ranks", received: formatValue(size) });
+/**
+ * Throws an OptionError unless `size` is an integer from 1 to 1024. The number of ring buffers is the square of the
+ * ranks.
+ */
+function checkSize(where: string, size: number): void {
+  expectValue(`${where}: size`, Number.isInteger(size) && size >= 1, "an integer number of ranks ≥ 1", size);
+  if (size <= 1024) return;
+  throw new OptionError({
+    where: "local collectives",
+    expected: "at most 1024 ranks",
+    received: formatValue(size),
+    remedy: "use symbolicWorld of @mosaic/planner for more ranks, which computes no values",
+  });
 }
 
 function checkDevice(device: Device): void {

@@ -113,9 +113,10 @@ test("a rank may send to itself", async () => {
 
 test("world() rejects invalid sizes, device types, meshes and timeouts", async () => {
   const device = () => new TestDevice();
-  for (const size of [0, 1.5]) {
-    await expect(world(size, { device })).rejects.toThrow(
-      `world: size: expected an integer number of ranks ≥ 1, received ${size}`,
+  for (const size of [0, 1.5, Number.NaN, undefined, "2"]) {
+    const received = typeof size === "string" ? `"${size}"` : String(size);
+    await expect(world(size as number, { device })).rejects.toThrow(
+      `world: size: expected an integer number of ranks ≥ 1, received ${received}`,
     );
   }
   await expect(world(2, { device: () => new TestDevice("cuda") })).rejects.toThrow(/type cpu.*cuda/);
@@ -141,7 +142,7 @@ test("local() and world() reject devices of another type and more than 1024 rank
   await expect(local().connect({ device: otherDevice, rank: 0, size: 1 })).rejects.toThrow(
     /local collectives: .*type cpu.*cuda/,
   );
-  const tooManyRanks = "local collectives: expected at most 1024 ranks, received 1025";
+  const tooManyRanks = "local collectives: expected at most 1024 ranks, received 1025; use symbolicWorld";
   await expect(local().connect({ device, rank: 0, size: 1025 })).rejects.toThrow(tooManyRanks);
   await expect(world(1025, { device: () => device })).rejects.toThrow(tooManyRanks);
 });
