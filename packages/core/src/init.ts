@@ -51,15 +51,15 @@ export const initOptions = defineOptions("init", {
 export type InitOptions = OptionsOf<typeof initOptions>;
 type InitSettings = ResolvedOptionsOf<typeof initOptions>;
 
-/** The packages of the built-in backends. */
-const backendPackages: Readonly<Record<string, string>> = {
+/** The modules that export the built-in backends. */
+const backendModules: Readonly<Record<string, string>> = {
   ring: "@mosaic/backend-ring",
   mesh2d: "@mosaic/backend-mesh2d",
   ulysses: "@mosaic/backend-ulysses",
   flex: "@mosaic/backend-flex",
   composed: "@mosaic/strategies",
   hierarchical: "@mosaic/strategies",
-  auto: "@mosaic/strategies",
+  auto: "@mosaic/strategies/plan",
 };
 
 /**
@@ -146,6 +146,7 @@ function registerBackends(customBackends: readonly AttentionBackend[]): Readonly
         where: "init: backends",
         expected: "unique names",
         received: `duplicate name "${backend.name}"`,
+        remedy: 'pass the other backend itself to the call or module, or rename it: { ...backend, name: "…" }',
       });
     }
     customNames.add(backend.name);
@@ -203,13 +204,14 @@ class RankContext implements Context {
     }
     const backend = this.#backends.get(nameOrValue);
     if (backend) return backend;
-    const packageName = backendPackages[nameOrValue];
+    const moduleName = Object.hasOwn(backendModules, nameOrValue) ? backendModules[nameOrValue] : undefined;
+    const packageName = moduleName?.split("/").slice(0, 2).join("/");
     throw new OptionError({
       where: "backend",
       expected: `one of ${this.backends.map((name) => `"${name}"`).join(", ")}`,
       received: `"${nameOrValue}"`,
-      remedy: packageName
-        ? `npm install ${packageName} and pass ${nameOrValue}(…) in init({ backends: [...] })`
+      remedy: moduleName
+        ? `npm install ${packageName} and pass ${nameOrValue}(…) of ${moduleName} in init({ backends: [...] })`
         : "pass the backend itself, or register it in init({ backends: [...] })",
     });
   }

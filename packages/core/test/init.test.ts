@@ -44,7 +44,9 @@ describe("init", () => {
     await expect(init({} as InitOptions)).rejects.toThrow(/a device, received undefined; pass a Device/);
     const duplicateBackend = { ...local(), name: "twin" };
     await expect(start({ backends: [duplicateBackend, duplicateBackend] })).rejects.toThrow(/duplicate name "twin"/);
-    await expect(start({ backends: [local(), local()] })).rejects.toThrow(/duplicate name "local"/);
+    await expect(start({ backends: [local(), local()] })).rejects.toThrow(
+      /duplicate name "local"; .* rename it: \{ \.\.\.backend, name: "…" \}$/,
+    );
     await using ctx = await start({ backends: [{ ...local(), name: "local" }] });
     expect(ctx.backends).toEqual(["local"]);
   });
@@ -115,7 +117,11 @@ describe("a context", () => {
     expect(() => ctx.backend("ring")).toThrow(
       /one of "local", "mine", received "ring"; npm install @mosaic\/backend-ring/,
     );
-    expect(() => ctx.backend("rign")).toThrow(/received "rign"; pass the backend itself/);
+    expect(() => ctx.backend("auto")).toThrow(
+      /npm install @mosaic\/strategies and pass auto\(…\) of @mosaic\/strategies\/plan in init/,
+    );
+    for (const unknownName of ["rign", "constructor"])
+      expect(() => ctx.backend(unknownName)).toThrow(`received "${unknownName}"; pass the backend itself`);
     expect(() => ctx.backend("rign")).toThrow(OptionError);
   });
 
