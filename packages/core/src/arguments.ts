@@ -89,7 +89,21 @@ export function checkOperands(where: string, reference: Tensor, ...operands: rea
   }
 }
 
-/** Throws unless both operands are on one device. */
+/**
+ * Throws a MosaicError unless both operands are on one device.
+ *
+ * @example
+ * ```ts
+ * import { checkDevice, ones } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu({ threads: 1 });
+ * using otherDevice = cpu({ threads: 1, index: 1 });
+ * using x = ones(device, [2]);
+ * using y = ones(otherDevice, [2]);
+ * checkDevice("add", x, y); // throws add: expected operands on the same device, cpu:0, received an operand on cpu:1
+ * ```
+ * @throws OptionError if an operand is not a tensor.
+ */
 export function checkDevice(where: string, reference: Tensor, operand: Tensor): void {
   if (operand?.device === reference?.device && isTensor(reference)) return;
   for (const x of [reference, operand]) checkTensor(where, x);

@@ -13,6 +13,13 @@ const DATA_PARALLEL_PREFIX = `${dataParallelAxis}_`;
 /**
  * Returns whether ranks along a mesh axis hold different samples: "dp", and names that begin with "dp_". Along every
  * other axis, they share a sequence.
+ *
+ * @example
+ * ```ts
+ * import { isDataParallelAxis } from "@mosaic/core";
+ * ["dp", "dp_shard", "sp", "dpx"].filter(isDataParallelAxis); // => ["dp", "dp_shard"]
+ * ```
+ * @throws OptionError unless `axis` is a string.
  */
 export function isDataParallelAxis(axis: string): boolean {
   expectValue("isDataParallelAxis", typeof axis === "string", "the name of a mesh axis", axis);
@@ -25,13 +32,31 @@ export function checkMeshShape(where: string, shape: Coordinate): void {
   expectValue(where, isShape, "axis lengths by name, such as { dp: 2, sp: 4 } or ctx.mesh.shape", shape);
 }
 
-/** Returns the data-parallel axes among those of the shape of a mesh, outermost first. */
+/**
+ * Returns the data-parallel axes among those of the shape of a mesh, outermost first.
+ *
+ * @example
+ * ```ts
+ * import { dataParallelAxes } from "@mosaic/core";
+ * dataParallelAxes({ dp_replicate: 2, dp_shard: 4, sp: 8 }); // => ["dp_replicate", "dp_shard"]
+ * ```
+ * @throws OptionError unless `shape` has axis lengths by name. A mesh is not its shape.
+ */
 export function dataParallelAxes(shape: Coordinate): string[] {
   checkMeshShape("dataParallelAxes", shape);
   return Object.keys(shape).filter(isDataParallelAxis);
 }
 
-/** Returns the number of ranks along all data-parallel axes together, that is, of shares of a batch. */
+/**
+ * Returns the number of ranks along all data-parallel axes together, that is, of shares of a batch.
+ *
+ * @example
+ * ```ts
+ * import { dataParallelSize } from "@mosaic/core";
+ * dataParallelSize({ shape: { dp_replicate: 2, dp_shard: 4, sp: 8 } }); // => 8
+ * ```
+ * @throws OptionError unless `mesh` is a mesh.
+ */
 export function dataParallelSize(mesh: { readonly shape: Coordinate }): number {
   expectValue("dataParallelSize", typeof mesh?.shape === "object" && mesh.shape !== null, "a mesh", mesh);
   return dataParallelAxes(mesh.shape).reduce((size, axis) => size * mesh.shape[axis]!, 1);
@@ -40,6 +65,14 @@ export function dataParallelSize(mesh: { readonly shape: Coordinate }): number {
 /**
  * Returns the index of this rank's share of a batch: its coordinate along the data-parallel axis, or its row-major
  * index over all of them.
+ *
+ * @example
+ * ```ts
+ * import { dataParallelRank } from "@mosaic/core";
+ * const shape = { dp_replicate: 2, dp_shard: 4, sp: 8 };
+ * dataParallelRank({ shape, coordinate: { dp_replicate: 1, dp_shard: 3, sp: 5 } }); // => 7
+ * ```
+ * @throws OptionError unless `mesh` is a mesh.
  */
 export function dataParallelRank(mesh: Pick<DeviceMesh, "shape" | "coordinate">): number {
   const isObject = (value: unknown): boolean => typeof value === "object" && value !== null;
@@ -52,6 +85,13 @@ export function dataParallelRank(mesh: Pick<DeviceMesh, "shape" | "coordinate">)
 /**
  * Returns how gradients are reduced along a mesh axis. Along data-parallel axes a rank's loss is the mean over its own
  * samples, so gradients are averaged. Along sequence axes it is the shard's part of a sum, so they are summed.
+ *
+ * @example
+ * ```ts
+ * import { gradientReduceOp } from "@mosaic/core";
+ * ["dp", "sp"].map(gradientReduceOp); // => ["mean", "sum"]
+ * ```
+ * @throws OptionError unless `axis` is a string.
  */
 export function gradientReduceOp(axis: string): "mean" | "sum" {
   expectValue("gradientReduceOp", typeof axis === "string", "the name of a mesh axis", axis);

@@ -40,7 +40,10 @@ function broadcastToRows(sinks: Tensor, lse: Tensor): Tensor {
   return rows;
 }
 
-/** Merges the sink of each head into all rows of a state, in place. Not recorded by autograd. */
+/**
+ * Merges the sinks [H] of the heads into all rows of a state, out [B,H,S,D] and lse [B,H,S], in place. Not recorded by
+ * autograd. Checks nothing.
+ */
 export function mergeSinksUnchecked({ out, lse }: AttentionState, sinks: Tensor): void {
   const { device, shape } = out;
   using zeroVector = device.empty([shape[3]!], "float32");

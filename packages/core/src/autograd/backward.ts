@@ -11,6 +11,23 @@ let activeQueue: GradientQueue | undefined;
 /**
  * Returns whether a backward is running. Operations that are recorded meanwhile, in `enableGrad`, recompute a part of
  * the forward, as in `checkpoint`.
+ *
+ * @example
+ * ```ts
+ * import { checkpoint, isBackwardRunning, ones } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = ones(device, [2]);
+ * x.requiresGrad = true;
+ * const calls: boolean[] = [];
+ * const body = (input: typeof x) => {
+ *   calls.push(isBackwardRunning());
+ *   return input.square().sum();
+ * };
+ * using loss = checkpoint(body, x);
+ * loss.backward(); // runs the body again
+ * calls; // => [false, true]
+ * ```
  */
 export function isBackwardRunning(): boolean {
   return activeQueue !== undefined;

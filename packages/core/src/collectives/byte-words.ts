@@ -33,6 +33,11 @@ export function packBytes(bytes: Uint8Array): Float32Array {
 /**
  * Decodes `numBytes` bytes that `packBytes` encoded.
  *
+ * @example
+ * ```ts
+ * import { unpackBytes } from "@mosaic/core";
+ * unpackBytes(Float32Array.of(513, 255), 4); // => [1, 2, 0, 255]
+ * ```
  * @throws OptionError unless `words` is a Float32Array, and `numBytes` an integer from 0 to 3 · words.length.
  */
 export function unpackBytes(words: Float32Array, numBytes: number): Uint8Array {

@@ -33,6 +33,19 @@ function shardedMeshAxes({ layout, mesh }: Pick<AxisSharding, "layout" | "mesh">
  * Throws a ShapeError if a tensor is known to be sharded differently from what a call expects: its rows along the axis
  * have another layout, or another axis is sharded over the same ranks. Layouts are compared on all ranks, so that the
  * error is thrown on all of them. A tensor whose sharding is unknown passes.
+ *
+ * @example
+ * ```ts
+ * import { checkSharding, layoutOf, zeros } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = zeros(device, [1, 4, 16]);
+ * const mesh = { sp: 2 };
+ * x.sharding = [{ axis: 1, layout: layoutOf({ mesh, axes: ["sp"], length: 8 }), mesh }];
+ * const layout = layoutOf({ mesh, axes: ["sp"], length: 8, placement: "zigzag" });
+ * checkSharding("loss", x, { axis: 1, layout, mesh }); // throws loss: expected 8 rows of axis 1 sharded over sp, zigzag
+ * ```
+ * @throws OptionError if an argument is not of its type.
  */
 export function checkSharding(where: string, x: Tensor, expected: AxisSharding): void {
   checkTensor(where, x);
@@ -132,6 +145,17 @@ function formatAxisSharding({ axis, layout, mesh }: AxisSharding): string {
  * Returns the sharding of an elementwise result, whose axes are aligned with the last axes of the inputs. For
  * `OpDefinition.sharding`.
  *
+ * @example
+ * ```ts
+ * import { elementwiseSharding, layoutOf, zeros } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = zeros(device, [3, 4, 16]);
+ * using row = zeros(device, [4, 1]);
+ * const mesh = { sp: 2 };
+ * row.sharding = [{ axis: 0, layout: layoutOf({ mesh, axes: ["sp"], length: 8 }), mesh }];
+ * elementwiseSharding("add", [x, row])?.map(({ axis }) => axis); // => [1]
+ * ```
  * @throws ShapeError if inputs are sharded differently, because their rows are those of different positions.
  */
 export function elementwiseSharding(where: string, inputs: readonly (Tensor | null)[]): Sharding | null {
@@ -168,6 +192,21 @@ function mergeSharding(where: string, inputs: readonly (ShardedTensor | null)[])
 /**
  * Returns the sharding of a result whose rows, along all axes but the last, are those of the first input. For
  * `OpDefinition.sharding`.
+ *
+ * @example
+ * ```ts
+ * import { layoutOf, rowSharding, zeros } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = zeros(device, [4, 8]);
+ * const mesh = { sp: 2 };
+ * const layout = layoutOf({ mesh, axes: ["sp"], length: 8 });
+ * x.sharding = [{ axis: 0, layout, mesh }];
+ * rowSharding("linear", [x])?.map(({ axis }) => axis); // => [0]
+ * x.sharding = [{ axis: 1, layout, mesh }];
+ * rowSharding("linear", [x]); // => null
+ * ```
+ * @throws OptionError if an input is not a tensor or null.
  */
 export function rowSharding(where: string, inputs: readonly (Tensor | null)[]): Sharding | null {
   checkInputs(where, inputs);
@@ -179,6 +218,20 @@ export function rowSharding(where: string, inputs: readonly (Tensor | null)[]): 
 /**
  * Throws a ShapeError if two tensors are known to be sharded differently along axes of the same number. Their other
  * axes may differ, as those of logits [..,C] and targets [..].
+ *
+ * @example
+ * ```ts
+ * import { checkSameSharding, layoutOf, zeros } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using logits = zeros(device, [1, 4, 16]);
+ * using targets = zeros(device, [1, 4]);
+ * const mesh = { sp: 2 };
+ * logits.sharding = [{ axis: 1, layout: layoutOf({ mesh, axes: ["sp"], length: 8, placement: "zigzag" }), mesh }];
+ * targets.sharding = [{ axis: 1, layout: layoutOf({ mesh, axes: ["sp"], length: 8 }), mesh }];
+ * checkSameSharding("loss: targets", logits, targets); // throws loss: targets: expected 8 rows of axis 1 sharded over sp, zigzag
+ * ```
+ * @throws OptionError if an argument is not a tensor.
  */
 export function checkSameSharding(where: string, x: Tensor, other: Tensor): void {
   for (const tensor of [x, other]) checkTensor(where, tensor);
