@@ -59,7 +59,9 @@ const collectivesFactories = {
   ucx: async (): Promise<Collectives> => (await importUcx()).ucx(),
 } as const;
 
+/** Device that `init` accepts by name. */
 export type DeviceName = keyof typeof deviceFactories;
+/** Collectives that `init` accepts by name. */
 export type CollectivesName = keyof typeof collectivesFactories;
 export const deviceNames = Object.keys(deviceFactories) as readonly DeviceName[];
 export const collectivesNames = Object.keys(collectivesFactories) as readonly CollectivesName[];

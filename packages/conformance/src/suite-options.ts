@@ -32,6 +32,7 @@ export function makeBackend(where: string, make: (axis: string) => AttentionBack
   return backend as AttentionBackend;
 }
 
+/** Declares the fields of an `Arrangement`. */
 export const arrangementOptions = defineOptions("Arrangement", {
   /** Lengths of the axes by name. */
   mesh: option.meshShape(),

@@ -1,5 +1,6 @@
 import type { Context, Coordinate, Device } from "@mosaic/core";
 
+/** Options of a `MakeWorld`. */
 export interface WorldOptions {
   /** Wraps each device before a rank uses it. */
   readonly wrapDevice: (device: Device) => Device;

@@ -12,6 +12,7 @@ import { completeChecks } from "./pending-checks.ts";
 import { nextStreamNumber } from "./random.ts";
 import { singleRankGroup } from "./collectives/single-rank-group.ts";
 
+/** Declares the options of `init`. */
 export const initOptions = defineOptions("init", {
   /** The device of this rank. The context closes it; if init rejects, the caller still owns it. */
   device: option.custom("a device", option.hasMethods<Device>("empty", "write", "read"), {

@@ -188,6 +188,7 @@ export function cpu(options?: CpuOptions): CpuDevice {
   return new CpuDevice(options);
 }
 
+/** Features of this machine that the CPU device uses. */
 export interface CpuFeatures {
   /** Instruction set of the kernels: the fastest supported one, or the one that MOSAIC_ISA names. */
   readonly isa: Isa;

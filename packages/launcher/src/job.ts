@@ -68,6 +68,7 @@ export interface LaunchOptions {
   readonly onEvent?: (event: LaunchEvent) => void;
 }
 
+/** Output stream of a rank. */
 export type StreamName = "stdout" | "stderr";
 
 /** Exit of a rank's process. */

@@ -46,6 +46,7 @@ export interface RankDispatchLoad {
   readonly time: number;
 }
 
+/** The result of `evaluateDispatch`: the loads of the ranks under a placement, and what they sum up to. */
 export interface DispatchEvaluation {
   readonly ranks: readonly RankDispatchLoad[];
   /** Ratio of the most visible pairs of a rank to the mean over ranks. */

@@ -5,6 +5,7 @@ import { maskTrials } from "./masks.ts";
 import type { Arrangement } from "../suite-options.ts";
 import { extremeValueTransforms, type Trial, type ValueTransform } from "./trial.ts";
 
+/** Options of `backendTrials`. */
 export interface TrialOptions {
   readonly placement: Placement;
   readonly dtype: DType;

@@ -21,6 +21,7 @@ export interface ModuleParameters {
   readonly "out_proj.bias": Float64Array;
 }
 
+/** A self-attention module with its input, and the gradient of its output. */
 export interface ModuleProblem {
   readonly sizes: ModuleSizes;
   readonly maskMod: MaskMod;
@@ -30,6 +31,7 @@ export interface ModuleProblem {
   readonly dOut: Float64Array;
 }
 
+/** Output [B,S,E] and gradients of a module in float64. */
 export interface ModuleReference {
   readonly out: Float64Array;
   readonly dx: Float64Array;

@@ -26,6 +26,7 @@ export interface AttentionProblem {
   readonly v: Float64Array;
 }
 
+/** Result of attention in float64. */
 export interface OracleForward {
   /** [B,H,Sq,Dv]. 0 in rows without visible keys, and in rows in which every score is −Infinity. */
   readonly out: Float64Array;
@@ -33,6 +34,7 @@ export interface OracleForward {
   readonly lse: Float64Array;
 }
 
+/** Gradients of q, k and v in float64, each with the shape of its operand, and of the sinks. */
 export interface OracleBackward {
   readonly dq: Float64Array;
   readonly dk: Float64Array;

@@ -23,6 +23,7 @@ import { integer, uniforms } from "../oracle/numbers.ts";
 /** When a collective runs between its post and its wait. The contract does not specify it. */
 export type CompletionTime = "soon" | "late";
 
+/** How adverse a perturbed context is within the contract of collectives. */
 export interface Perturbation {
   /**
    * "late": nothing is transferred before `wait()` is called, so that a backend that omits the call, or modifies

@@ -21,6 +21,7 @@ export interface ScenarioIo {
 /** What a rank runs once its process group is connected. */
 export type Scenario = (ctx: Context, io: ScenarioIo) => unknown;
 
+/** Options of `runRank`. */
 export interface RunRankOptions {
   /** Joins the rendezvous of the job. */
   readonly open: (timeouts: Timeouts) => Promise<Context>;

@@ -41,6 +41,7 @@ export const collectiveOps = [
   "groupCast",
   "groupReduce",
 ] as const;
+/** Name of a collective. */
 export type CollectiveOp = (typeof collectiveOps)[number];
 
 /** The reductions, in the order of the enum `ReduceOp` in native code. */

@@ -31,6 +31,7 @@ export type ChunkSpec = readonly Pick<Tensor, "shape" | "dtype">[];
 /** Axis order of chunks in memory and in messages: see `ChunkBufferOptions`. */
 export type AxisOrder = "bhsd" | "sbhd";
 
+/** Options of `ChunkBuffers`. */
 export interface ChunkBufferOptions {
   readonly device: Device;
   /**

@@ -6,6 +6,7 @@ import { defineOptions, type OptionsDeclaration, type OptionsOf, type ResolvedOp
 import type { Fields } from "../option.ts";
 import { isShardedCall, type ShardedAttentionCall } from "./dependencies.ts";
 
+/** Declares the options that closed forms of traffic have in common. */
 export const trafficOptions = defineOptions("traffic", {
   /** The backend's axis. Default "sp". */
   axis: option.string({ default: "sp" }),

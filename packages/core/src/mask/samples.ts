@@ -16,6 +16,7 @@ const sampleLengths = defineOptions("lengths", {
   keys: option.array(option.integer({ min: 0 }), { optional: true }),
 });
 
+/** Declares the masks, lengths and padding of a batch. */
 export const batchMaskOptions = defineOptions("batch mask", {
   /**
    * The keys that are visible to each query, in global positions: one mask, or one per sample of the batch. Default:

@@ -216,6 +216,7 @@ export const relu: (x: Tensor) => Tensor = defineUnary("relu");
 /** x · sigmoid(x), also called swish: Elfwing et al. 2017. */
 export const silu: (x: Tensor) => Tensor = defineUnary("silu");
 
+/** Declares the options of `gelu`. */
 export const geluOptions = defineOptions("gelu", {
   /**
    * "none": the exact normal cumulative distribution function Φ. "tanh": Φ(x) ≈ ½ (1 + tanh(√(2/π) (x + 0.044715 x³))),

@@ -35,6 +35,7 @@ export const tapeOps = [
   ...collectiveOps,
   "wait",
 ] as const;
+/** Operation of an event on a tape. */
 export type TapeOp = (typeof tapeOps)[number];
 
 /** Code of each operation on a tape. */

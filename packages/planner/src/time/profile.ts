@@ -2,6 +2,7 @@ import { checkArgument, defineOptions, type DType, option, OptionError, type Opt
 
 /** Classes of links: from a rank to itself, between ranks of one node, between ranks of different nodes. */
 export const linkClasses = ["self", "intra-node", "inter-node"] as const;
+/** Class of a link, by the locations of its two ranks. */
 export type LinkClass = (typeof linkClasses)[number];
 
 const positiveNumberRange = { above: 0 } as const;
