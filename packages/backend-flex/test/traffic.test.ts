@@ -26,7 +26,7 @@ import {
   type Traffic,
 } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { flex, type FlexOptions, flexTraffic } from "../src/index.ts";
+import { evaluateDispatch, flex, type FlexOptions, flexTraffic } from "../src/index.ts";
 import { createFlexSettings, flexOptions } from "../src/flex.ts";
 import { FlexPlan } from "../src/plan.ts";
 import { makeWorld } from "../../../vitest.world.ts";
@@ -95,6 +95,23 @@ test.each([4, 7])("%i ranks send what any sample of a batch with unequal lengths
   for (const [i, trial] of trials.entries()) {
     expect(measuredTraffic[i], trial.name).toEqual(predictTraffic(trial, i));
     expectRequiredRows(trial, measuredTraffic[i]!);
+  }
+});
+
+test("evaluateDispatch counts the rows that flex sends for samples with different masks", () => {
+  const [length, ranks, headDim] = [64, 4, 2];
+  const mask = [masks.documents([40, 24], "causal"), masks.documents([10, 54], "causal"), masks.slidingWindow(9)];
+  const sampleMasks = mask.map((each) => each.slices(length, length));
+  for (const placement of placements()) {
+    const layout = layoutOf({ mesh: { sp: ranks }, axes: ["sp"], length, placement });
+    const evaluation = evaluateDispatch({ mask, length, ranks, placement });
+    for (const [sp, { receivedRows, sentRows }] of evaluation.ranks.entries()) {
+      const call = { at: { sp }, mask: [], modifiers: { sampleMasks }, queries: layout, keys: layout };
+      const sizes = { batch: mask.length, numHeads: 1, numKvHeads: 1, headDim, dtype: "float32" } as const;
+      const { bytesReceived, bytesSent } = flexTraffic({ mesh: { sp: ranks }, call, ...sizes }).forward;
+      const bytesPerRow = 2 * headDim * dtypeBytes.float32;
+      expect([receivedRows * bytesPerRow, sentRows * bytesPerRow], placement.name).toEqual([bytesReceived, bytesSent]);
+    }
   }
 });
 

@@ -18,7 +18,10 @@ import { createDispatchProblem, type DispatchProblem, type WeightedMask } from "
 import { solve, createStartCandidates } from "./solve.ts";
 
 const sharedOptions = {
-  /** The mask, or one mask per sample of the batch, whose pairs and rows are summed. */
+  /**
+   * The mask, or one mask per sample of the batch. Pairs are summed over samples. A row of keys that any sample requires
+   * is sent for all samples.
+   */
   mask: option.either(option.mask(), option.array(option.mask())),
   /** Number of ranks over which the sequence is sharded. */
   ranks: option.integer({ min: 1, max: 65_536 }),
@@ -32,7 +35,10 @@ const sharedOptions = {
 } as const;
 
 export const dispatchOptions = defineOptions("dispatch", {
-  /** The mask, or one mask per sample of the batch, whose pairs and rows are summed. */
+  /**
+   * The mask, or one mask per sample of the batch. Pairs are summed over samples. A row of keys that any sample requires
+   * is sent for all samples.
+   */
   mask: sharedOptions.mask,
   /** Length of the sequence. */
   length: option.integer({ min: 0 }),
@@ -50,7 +56,10 @@ export const dispatchOptions = defineOptions("dispatch", {
 export type DispatchOptions = OptionsOf<typeof dispatchOptions>;
 
 export const crossDispatchOptions = defineOptions("crossDispatch", {
-  /** The mask, or one mask per sample of the batch, whose pairs and rows are summed. */
+  /**
+   * The mask, or one mask per sample of the batch. Pairs are summed over samples. A row of keys that any sample requires
+   * is sent for all samples.
+   */
   mask: sharedOptions.mask,
   /** Length of the queries' sequence. */
   queries: option.integer({ min: 0 }),

@@ -7,16 +7,19 @@ import {
   resolvePlacement,
   resolveShards,
   resolveSlices,
-  type Slice,
   type Span,
 } from "@mosaic/core";
-import { visiblePairsUnchecked } from "@mosaic/core/context-parallel";
+import { unionSlices, visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import { RowOwners, visibleKeys } from "../required-rows.ts";
 import { computeTime } from "./assignment.ts";
 import { CostModel, dispatchCostOptions } from "./cost.ts";
+import type { WeightedMask } from "./problem.ts";
 
 export const evaluateDispatchOptions = defineOptions("evaluateDispatch", {
-  /** The mask, or one mask per sample of the batch, whose pairs and rows are summed. */
+  /**
+   * The mask, or one mask per sample of the batch. Pairs are summed over samples. A row of keys that any sample requires
+   * is sent for all samples.
+   */
   mask: option.either(option.mask(), option.array(option.mask())),
   /** Length of the sequence; of queries if keys have a separate placement. */
   length: option.integer({ min: 0 }),
@@ -37,9 +40,12 @@ export type EvaluateDispatchOptions = OptionsOf<typeof evaluateDispatchOptions>;
 /** The load of one rank. */
 export interface RankDispatchLoad {
   readonly rows: number;
-  /** Visible (query, key) pairs. */
+  /** Visible (query, key) pairs, over all samples. */
   readonly pairs: number;
-  /** Rows of keys that it receives, each once, and rows that it sends, each once per rank that requires it. */
+  /**
+   * Rows of keys that it receives, each once, and rows that it sends, each once per rank that requires it. A row that
+   * any sample requires is sent for all samples, and counts once for each.
+   */
   readonly receivedRows: number;
   readonly sentRows: number;
   /** Predicted seconds. */
@@ -98,13 +104,13 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
   const ranksPerHost = model.ranksPerHost;
   const hostCounter = model.isTwoLevel ? new RequiredRowCounter(groupShardsByHost(keyShards, ranksPerHost)) : undefined;
   const hostQueryShards = hostCounter ? groupShardsByHost(queryShards, ranksPerHost) : [];
-  for (const mask of masks) {
-    const slices = resolveSlices(mask, length, keys);
-    const allKeys = [{ start: 0, length: keys, step: 1 }];
+  const sampleMasks = masks.map((mask) => resolveSlices(mask, length, keys));
+  const allKeys = [{ start: 0, length: keys, step: 1 }];
+  for (const slices of sampleMasks)
     for (const [rank, spans] of queryShards.entries()) pairs[rank]! += visiblePairsUnchecked(spans, allKeys, slices);
-    rankCounter.addRequiredRows(queryShards, slices);
-    hostCounter?.addRequiredRows(hostQueryShards, slices);
-  }
+  const batch = { slices: unionSlices({ mask: [], modifiers: { sampleMasks } }), samples: sampleMasks.length };
+  rankCounter.addRequiredRows(queryShards, batch);
+  hostCounter?.addRequiredRows(hostQueryShards, batch);
   const { receivedRows, sentRows } = rankCounter;
   const { time, objective } = computeTime({ ranks, model }, { pairs, receivedRows, sentRows, hosts: hostCounter });
   return {
@@ -137,12 +143,12 @@ class RequiredRowCounter {
     this.sentRows = new Float64Array(shards.length);
   }
 
-  addRequiredRows(queries: readonly (readonly Span[])[], slices: readonly Slice[]): void {
+  addRequiredRows(queries: readonly (readonly Span[])[], { slices, samples }: WeightedMask): void {
     for (const [rank, spans] of queries.entries()) {
       const requiredRows = this.#owners.collectRequiredRows(visibleKeys(spans, slices), rank);
-      this.receivedRows[rank]! += requiredRows.count;
+      this.receivedRows[rank]! += samples * requiredRows.count;
       for (const owner of requiredRows.owners(0, requiredRows.count))
-        this.sentRows[owner]! += requiredRows.numRowsFrom(owner);
+        this.sentRows[owner]! += samples * requiredRows.numRowsFrom(owner);
     }
   }
 }

@@ -23,8 +23,8 @@ export interface ProblemOptions {
 /**
  * The placement problem: chunks of queries, with their visible pairs and required keys, and chunks of keys. In
  * self-attention, a chunk contains both; otherwise chunks of keys follow those of queries. Keys are counted in atoms:
- * ranges of keys of one mask, each of which a chunk requires or owns either completely or not at all. Derived from the
- * masks and lengths only.
+ * ranges of keys, each of which a chunk requires or owns either completely or not at all. A chunk requires the keys that
+ * any sample requires, for all samples, because `flex` sends these. Derived from the masks and lengths only.
  */
 export interface DispatchProblem extends ProblemOptions {
   /** Number of chunks of queries. Chunks of keys, if separate, have the indices from `queryChunks` to `chunks` − 1. */
@@ -33,7 +33,7 @@ export interface DispatchProblem extends ProblemOptions {
   /** Visible pairs by chunk, over all samples. */
   readonly pairs: Float64Array;
   readonly totalPairs: number;
-  /** By atom: its rows, summed over the samples of its mask, and the chunk that owns it. */
+  /** By atom: its rows, summed over all samples, and the chunk that owns it. */
   readonly atomRows: Float64Array;
   readonly atomOwner: Int32Array;
   /** By chunk: intervals of atoms, as alternating start and end (exclusive). */
@@ -59,9 +59,10 @@ export function createDispatchProblem(options: ProblemOptions): DispatchProblem 
   const largestAreas = new Float64Array(queryChunks);
   const precedingRows = new Float64Array(queryChunks);
   const document = Float64Array.from({ length: queryChunks }, (_, chunk) => -1 - chunk);
-  const atoms = new AtomBuilder(chunks);
+  const intervals: Interval[][] = Array.from({ length: queryChunks }, () => []);
+  let totalSamples = 0;
   for (const { slices, samples } of masks) {
-    const intervals: Interval[][] = Array.from({ length: queryChunks }, () => []);
+    totalSamples += samples;
     const starts = findDocumentStarts(slices);
     for (const [i, slice] of slices.entries()) {
       for (let chunk = Math.floor(slice.q0 / chunkSize); chunk * chunkSize < slice.q1; chunk++) {
@@ -75,16 +76,16 @@ export function createDispatchProblem(options: ProblemOptions): DispatchProblem 
         document[chunk] = starts ? starts[i]! : clippedSlice.k0;
       }
     }
-    const mergedIntervals = intervals.map(mergeIntervals);
-    if (isSelfAttention) {
-      for (const [chunk, [firstInterval]] of mergedIntervals.entries()) {
-        if (firstInterval) precedingRows[chunk]! += samples * Math.max(0, chunk * chunkSize - firstInterval[0]);
-      }
-    }
-    atoms.add(mergedIntervals, { keys, keyChunks, chunkSize, samples, firstOwner });
   }
+  const mergedIntervals = intervals.map(mergeIntervals);
+  if (isSelfAttention) {
+    for (const [chunk, [firstInterval]] of mergedIntervals.entries()) {
+      if (firstInterval) precedingRows[chunk] = totalSamples * Math.max(0, chunk * chunkSize - firstInterval[0]);
+    }
+  }
+  const atoms = createAtoms(mergedIntervals, { chunks, keys, keyChunks, chunkSize, samples: totalSamples, firstOwner });
   const totalPairs = pairs.reduce((sum, each) => sum + each, 0);
-  return { ...options, queryChunks, chunks, pairs, totalPairs, ...atoms.build(), precedingRows, document };
+  return { ...options, queryChunks, chunks, pairs, totalPairs, ...atoms, precedingRows, document };
 }
 
 function countVisiblePairs(slice: Slice): number {
@@ -132,56 +133,39 @@ export function findDocumentStarts(slices: readonly Slice[]): number[] | undefin
   return numDocuments > 1 ? starts : undefined;
 }
 
-/** Collects the atoms of several masks. Keys of different masks are counted separately. */
-class AtomBuilder {
-  readonly #rows: number[] = [];
-  readonly #owners: number[] = [];
-  readonly #required: number[][];
-  readonly #owned: number[][];
-
-  constructor(chunks: number) {
-    this.#required = Array.from({ length: chunks }, () => []);
-    this.#owned = Array.from({ length: chunks }, () => []);
-  }
-
-  add(
-    requiredIntervals: readonly (readonly Interval[])[],
-    { keys, keyChunks, chunkSize, samples, firstOwner }: KeyChunks,
-  ): void {
-    const atomStarts = new Set<number>([keys]);
-    for (let chunk = 0; chunk < keyChunks; chunk++) atomStarts.add(chunk * chunkSize);
-    for (const [start, end] of requiredIntervals.flat()) atomStarts.add(start).add(end);
-    const boundaries = [...atomStarts].sort((a, b) => a - b);
-    const firstAtom = this.#rows.length;
-    const atomByPosition = new Map(boundaries.map((position, i) => [position, firstAtom + i]));
-    for (let i = 0; i + 1 < boundaries.length; i++) {
-      this.#rows.push((boundaries[i + 1]! - boundaries[i]!) * samples);
-      this.#owners.push(firstOwner + Math.floor(boundaries[i]! / chunkSize));
-    }
-    for (let chunk = 0; chunk < keyChunks; chunk++) {
-      const end = Math.min(keys, (chunk + 1) * chunkSize);
-      this.#owned[firstOwner + chunk]!.push(atomByPosition.get(chunk * chunkSize)!, atomByPosition.get(end)!);
-    }
-    for (const [chunk, intervals] of requiredIntervals.entries())
-      for (const [start, end] of intervals)
-        this.#required[chunk]!.push(atomByPosition.get(start)!, atomByPosition.get(end)!);
-  }
-
-  build(): Pick<DispatchProblem, "atomRows" | "atomOwner" | "requiredAtoms" | "ownedAtoms"> {
-    return {
-      atomRows: Float64Array.from(this.#rows),
-      atomOwner: Int32Array.from(this.#owners),
-      requiredAtoms: this.#required.map((each) => Int32Array.from(each)),
-      ownedAtoms: this.#owned.map((each) => Int32Array.from(each)),
-    };
-  }
-}
-
 interface KeyChunks {
+  /** Number of chunks of queries and keys. */
+  readonly chunks: number;
   readonly keys: number;
   readonly keyChunks: number;
   readonly chunkSize: number;
   readonly samples: number;
   /** The index of the first chunk of keys. */
   readonly firstOwner: number;
+}
+
+/** Creates the atoms from the keys that each chunk of queries requires, as disjoint intervals. */
+function createAtoms(
+  requiredIntervals: readonly (readonly Interval[])[],
+  { chunks, keys, keyChunks, chunkSize, samples, firstOwner }: KeyChunks,
+): Pick<DispatchProblem, "atomRows" | "atomOwner" | "requiredAtoms" | "ownedAtoms"> {
+  const atomStarts = new Set<number>([keys]);
+  for (let chunk = 0; chunk < keyChunks; chunk++) atomStarts.add(chunk * chunkSize);
+  for (const [start, end] of requiredIntervals.flat()) atomStarts.add(start).add(end);
+  const boundaries = [...atomStarts].sort((a, b) => a - b);
+  const atomByPosition = new Map(boundaries.map((position, atom) => [position, atom]));
+  const toAtoms = (intervals: readonly Interval[]): Int32Array =>
+    Int32Array.from(intervals.flatMap(([start, end]) => [atomByPosition.get(start)!, atomByPosition.get(end)!]));
+  const starts = boundaries.slice(0, -1);
+  const requiredAtoms = Array.from({ length: chunks }, (_, chunk) => toAtoms(requiredIntervals[chunk] ?? []));
+  const ownedAtoms = Array.from({ length: chunks }, (_, chunk) => {
+    const start = (chunk - firstOwner) * chunkSize;
+    return toAtoms(start < 0 ? [] : [[start, Math.min(keys, start + chunkSize)]]);
+  });
+  return {
+    atomRows: Float64Array.from(starts, (start, i) => (boundaries[i + 1]! - start) * samples),
+    atomOwner: Int32Array.from(starts, (start) => firstOwner + Math.floor(start / chunkSize)),
+    requiredAtoms,
+    ownedAtoms,
+  };
 }
