@@ -1,4 +1,4 @@
-import { mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import { cpSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { afterAll, beforeAll, describe, expect, test, vi } from "vitest";
@@ -54,3 +54,37 @@ describe.each(["prompt", "messages"])("%s", (field) => {
     }
   });
 });
+
+/** Serves the tiny model with a chat template, and sends a message of a user to it. */
+async function postToTemplate(chatTemplate: string): Promise<Response> {
+  const templateFolder = mkdtempSync(join(tmpdir(), "llm-template-test-"));
+  try {
+    cpSync(folder, templateFolder, { recursive: true });
+    writeFileSync(join(templateFolder, "chat_template.jinja"), chatTemplate);
+    const options = { cacheTokens: 1024, promptWorker, maxWaitingPrompts: 1 };
+    const servedModel = await readServedModel(templateFolder, options);
+    await startTestServer(limits, sizes, { ...servedModel, name: "tiny" });
+  } finally {
+    rmSync(templateFolder, { recursive: true });
+  }
+  return post({ messages: [{ role: "user", content: "a" }] }, {}, "/v1/chat/completions");
+}
+
+test("messages that the chat template rejects get 400", async () => {
+  const response = await postToTemplate("{{ raise_exception('no users') }}");
+  const message = expect.stringContaining("received no users") as string;
+  expect([response.status, await response.json()]).toMatchObject([400, { error: { message, param: "messages" } }]);
+});
+
+test.each(["{% if %}", "{{ messages[0].content | unknown_filter }}"])(
+  "messages get 500 if the chat template fails: %s",
+  async (chatTemplate) => {
+    const write = vi.spyOn(process.stderr, "write").mockReturnValue(true);
+    try {
+      expect(await readRefusal(await postToTemplate(chatTemplate))).toEqual([500, null, null]);
+      expect(write).toHaveBeenCalledWith(expect.stringContaining("FileError"));
+    } finally {
+      write.mockRestore();
+    }
+  },
+);

@@ -310,7 +310,7 @@ describe("strip, lstrip and rstrip of a chat template remove the given character
     expect(tokenizer.applyChatTemplate(messages)).toBe(text);
   });
 
-  test("other arguments are an OptionError", async () => {
+  test("other arguments are an error of the template", async () => {
     const json = JSON.parse(await readFile(resolvePath("tokenizers/unigram/tokenizer.json"), "utf8")) as object;
     const chatTemplate = "{{ messages[0].content.strip(3) }}";
     const tokenizer = new Tokenizer("tokenizer.json", { tokenizer: { ...json }, config: {}, chatTemplate });
@@ -318,4 +318,23 @@ describe("strip, lstrip and rstrip of a chat template remove the given character
       /strip: expected a string and the characters to remove/,
     );
   });
+});
+
+test("a chat template that rejects messages is an OptionError, one that fails is a FileError", async () => {
+  const json = JSON.parse(await readFile(resolvePath("tokenizers/unigram/tokenizer.json"), "utf8")) as object;
+  const getError = (chatTemplate: string): unknown => {
+    const tokenizer = new Tokenizer("tokenizer.json", { tokenizer: { ...json }, config: {}, chatTemplate });
+    try {
+      return tokenizer.applyChatTemplate([{ role: "user", content: "a" }]);
+    } catch (error) {
+      return error;
+    }
+  };
+  const rejection = "Tokenizer.applyChatTemplate: expected messages that the chat template accepts, received no users";
+  const rejectingTemplate = "{% if messages[0].role == 'user' %}{{ raise_exception('no users') }}{% endif %}";
+  expect(getError(rejectingTemplate)).toMatchObject({ name: "OptionError", message: rejection });
+  const failure = /^tokenizer\.json: expected a chat template that formats these messages, received .*unknown_filter/;
+  const failingTemplate = "{{ messages[0].content | unknown_filter }}";
+  expect(getError(failingTemplate)).toMatchObject({ name: "FileError", message: expect.stringMatching(failure) });
+  expect(getError("{% if %}")).toMatchObject({ name: "FileError" });
 });

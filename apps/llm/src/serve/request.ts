@@ -1,4 +1,5 @@
 import { randomInt } from "node:crypto";
+import { OptionError } from "@mosaic/attention/core";
 import type { ChatMessage } from "@mosaic/models";
 import { ApiError, invalidFieldError } from "./api-error.ts";
 import type { TextOptions } from "./messages.ts";
@@ -291,7 +292,8 @@ async function parseChatTokens(fields: RequestFields, context: RequestContext): 
   try {
     text = tokenizer.applyChatTemplate(messages);
   } catch (error) {
-    throw invalidFieldError("messages", (error as Error).message);
+    if (!(error instanceof OptionError)) throw error; // the template fails
+    throw invalidFieldError("messages", error.message);
   }
   const tokens = await encodePrompt({ field: "messages", text, addSpecialTokens: false }, context);
   const unknownToken = tokens.find((token) => token >= vocabSize);

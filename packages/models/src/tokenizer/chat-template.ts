@@ -9,6 +9,19 @@ const stripMethods = new Map<string, (text: string, characters: string) => strin
 /** Prefix of the functions that replace the methods. Templates cannot contain such a name. */
 const FUNCTION_PREFIX = "strip method ";
 
+/** The function of templates that rejects messages, and the name of the function that replaces it. */
+const RAISE_EXCEPTION = "raise_exception";
+const REJECT = "reject messages";
+
+/** A template rejected its messages with `raise_exception`. */
+export class MessagesRejectedError extends Error {
+  override readonly name: string = "MessagesRejectedError";
+}
+
+function rejectMessages(message: unknown): never {
+  throw new MessagesRejectedError(String(message));
+}
+
 function stripStart(text: string, characters: string): string {
   const set = new Set(characters);
   let start = 0;
@@ -36,13 +49,13 @@ export class ChatTemplate {
   /** Throws an Error for a text that is not a template. */
   constructor(text: string) {
     this.#template = new Template(text);
-    replaceStripMethods(this.#template.parsed);
+    replaceCalls(this.#template.parsed);
   }
 
-  /** Throws an Error for variables that the template does not accept. */
+  /** Throws a MessagesRejectedError if the template calls `raise_exception`, and another Error if it fails. */
   render(variables: Readonly<Record<string, unknown>>): string {
     const functions = [...stripMethods].map(([name, strip]) => [FUNCTION_PREFIX + name, checkArguments(name, strip)]);
-    return this.#template.render({ ...variables, ...Object.fromEntries(functions) });
+    return this.#template.render({ ...variables, ...Object.fromEntries(functions), [REJECT]: rejectMessages });
   }
 }
 
@@ -56,14 +69,18 @@ function checkArguments(name: string, strip: (text: string, characters: string) 
 /** A node of a parsed template. Its fields are values, nodes, and arrays and maps of them. */
 type Node = { type?: unknown } & Record<string, unknown>;
 
-/** Replaces `text.strip(characters)` by a call of a function with both arguments, in all nodes below a node. */
-function replaceStripMethods(value: unknown): void {
+/**
+ * Replaces `text.strip(characters)` by a call of a function with both arguments, and the function `raise_exception`, in
+ * all nodes below a node.
+ */
+function replaceCalls(value: unknown): void {
   if (typeof value !== "object" || value === null) return;
   const children = value instanceof Map ? [...value.keys(), ...value.values()] : Object.values(value);
-  for (const child of children) replaceStripMethods(child);
+  for (const child of children) replaceCalls(child);
   const node = value as Node;
   if (node.type !== "CallExpression") return;
   const { callee, args } = node as unknown as { readonly callee: Node; readonly args: readonly unknown[] };
+  if (callee.type === "Identifier" && callee["value"] === RAISE_EXCEPTION) callee["value"] = REJECT;
   if (callee.type !== "MemberExpression" || callee.computed === true || args.length !== 1) return;
   const { object, property } = callee as unknown as { readonly object: unknown; readonly property: Node };
   if (property.type !== "Identifier" || !stripMethods.has(String(property.value))) return;

@@ -11,7 +11,7 @@ import {
 import { FileError } from "@mosaic/nn";
 import { isJsonObject, type Json } from "../config/fields.ts";
 import { ByteFallback } from "./byte-fallback.ts";
-import { ChatTemplate } from "./chat-template.ts";
+import { ChatTemplate, MessagesRejectedError } from "./chat-template.ts";
 import { checkTokenizer } from "./check-tokenizer.ts";
 import { toEquivalentPreTokenizer } from "./pre-tokenizer.ts";
 import { createTokenBound, type TokenBound } from "./token-bound.ts";
@@ -169,7 +169,8 @@ export class Tokenizer {
    * Formats a conversation as the text that the model was trained on, with the folder's chat template. The text
    * contains special tokens, so encode it with `addSpecialTokens: false`.
    *
-   * @throws FileError for a folder without a chat template; OptionError for messages that the template rejects.
+   * @throws FileError for a folder without a chat template, and for a template that fails; OptionError for messages that
+   * the template rejects with `raise_exception`.
    */
   applyChatTemplate(messages: readonly ChatMessage[], options?: ChatTemplateOptions): string {
     const where = "Tokenizer.applyChatTemplate";
@@ -188,7 +189,10 @@ export class Tokenizer {
       });
     } catch (cause) {
       const received = (cause as Error).message;
-      throw new OptionError({ where, expected: "messages that the chat template accepts", received }, { cause });
+      if (cause instanceof MessagesRejectedError)
+        throw new OptionError({ where, expected: "messages that the chat template accepts", received }, { cause });
+      const expected = "a chat template that formats these messages";
+      throw new FileError({ where: this.#path, expected, received }, { cause });
     }
   }
 
