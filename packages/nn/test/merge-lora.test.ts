@@ -1,4 +1,4 @@
-import { type Context, DisposedError, fromArray, Linear, Module, OptionError, type Tensor } from "@mosaic/core";
+import { type Context, DisposedError, fromArray, Linear, Module, OptionError, type Tensor, zeros } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import {
   addLoRA,
@@ -83,6 +83,30 @@ describe("mergeLoRA", () => {
       expect(mergeLoRA(model)).toEqual(["0", "2"]);
       expect([model.at(0), model.at(2)]).toEqual([layer, layer]);
       expect(Array.from(await layer.weight.read())).toEqual([5, 5, 5, 5]);
+    }));
+
+  test("errors of a merged adapter, and of an optimizer that was created before, name it", () =>
+    onOneRank((ctx) => {
+      using model = new Model(ctx);
+      addLoRA(ctx, model, options);
+      using optimizer = new AdamW(model);
+      const adapter = model.head as unknown as LoRA;
+      mergeLoRA(model);
+      using x = zeros(ctx, [2, 8]);
+      const message =
+        ": expected an adapter that is not disposed, received .*; use the base of .* mergeLoRA has merged";
+      for (const [name, call] of [
+        ["forward", () => adapter.forward(x)],
+        ["merge", () => adapter.merge()],
+      ] as const) {
+        expect(call).toThrow(new RegExp(`^LoRA.${name}${message}`));
+        expect(call).toThrow(DisposedError);
+      }
+      const step = (): void => optimizer.step();
+      expect(step).toThrow(
+        /^AdamW.step 0: expected parameters that are not disposed, received "mlp.up_proj.lora_A.weight", .* mergeLoRA$/,
+      );
+      expect(step).toThrow(DisposedError);
     }));
 
   test("gives the same weights on every rank", async () => {

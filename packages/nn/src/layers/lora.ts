@@ -4,6 +4,7 @@ import {
   checkTensor,
   type Context,
   defineOptions,
+  DisposedError,
   expectValue,
   formatValue,
   keep,
@@ -95,6 +96,7 @@ export class LoRA extends Module {
   /** x [..,in] → [..,out]. `options` of dropout describe how the sequence is sharded in this call. */
   forward(x: Tensor, options?: DropoutForwardOptions): Tensor {
     checkTensor("LoRA", x);
+    this.#checkNotDisposed("LoRA.forward");
     const { mergedWeight } = this;
     if (mergedWeight && !this.#hasLayerHooks) return x.linear(mergedWeight, this.base.bias);
     const lowRankOutput = this.a.forward(this.#dropout.forward(x, options)).scale(this.scale);
@@ -135,6 +137,7 @@ export class LoRA extends Module {
    * of the adapter has forward hooks, `forward` runs the layers and their hooks instead.
    */
   merge(): this {
+    this.#checkNotDisposed("LoRA.merge");
     this.#merged ??= this.#mergeWeight();
     return this;
   }
@@ -144,6 +147,17 @@ export class LoRA extends Module {
     this.#merged?.weight.dispose();
     this.#merged = undefined;
     return this;
+  }
+
+  /** Throws a DisposedError if the adapter is disposed, which `mergeLoRA` does after it has replaced it by its base. */
+  #checkNotDisposed(where: string): void {
+    if (!this.a.weight.isDisposed) return;
+    throw new DisposedError({
+      where,
+      expected: "an adapter that is not disposed",
+      received: "an adapter whose weights are disposed",
+      remedy: "use the base of an adapter that mergeLoRA has merged",
+    });
   }
 
   #versions(): number[] {

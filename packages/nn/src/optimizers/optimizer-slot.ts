@@ -1,6 +1,7 @@
 // The parameters of an optimizer, each with its state tensors and options.
 import {
   defineOptions,
+  DisposedError,
   expectValue,
   type Module,
   option,
@@ -45,6 +46,17 @@ export function checkStateTensors(kind: string, names: unknown): asserts names i
   const isNames = Array.isArray(names) && names.every((name) => typeof name === "string" && /^[a-z]\w*$/i.test(name));
   const isDistinct = isNames && new Set(["master", "step", ...names]).size === names.length + 2;
   expectValue(`${kind}: stateTensors`, isDistinct, 'distinct identifiers other than "master" and "step"', names);
+}
+
+/** Throws a DisposedError if the model has disposed a parameter. */
+export function checkNotDisposed(where: string, { name, source }: Pick<OptimizerSlot, "name" | "source">): void {
+  if (!source.isDisposed) return;
+  throw new DisposedError({
+    where,
+    expected: "parameters that are not disposed",
+    received: `"${name}", which is disposed`,
+    remedy: "create a new optimizer after the layers of the model have changed, for example by mergeLoRA",
+  });
 }
 
 /** Throws an OptionError if the parameter was sharded after the optimizer was created. */

@@ -22,6 +22,7 @@ import {
   adoptChangedElements,
   checkFrozenParameters,
   checkGradientsReduced,
+  checkNotDisposed,
   checkShardingUnchanged,
   checkStateTensors,
   createSlots,
@@ -223,8 +224,8 @@ export abstract class Optimizer implements Disposable {
   step(options?: StepOptions): void {
     const where = `${this.#kind}.step ${this.steps}`;
     const { loss } = stepOptions.parse(options, where);
-    for (const { parameter, source } of this.slots) {
-      source.assertNotDisposed(where);
+    for (const { name, parameter, source } of this.slots) {
+      checkNotDisposed(where, { name, source });
       checkShardingUnchanged(where, { parameter, source });
     }
     checkGradientsReduced(where, this.slots, { allowLocalGradients: this.#allowLocalGradients, callName: "step" });
