@@ -122,6 +122,20 @@ test("a folder that cannot be written causes an error on every rank", async () =
   );
 });
 
+test("an invalid path on one rank is an error on every rank", async () => {
+  await using folder = await writeFolder(models.llama2!);
+  const [ring] = arrangements;
+  const savedFolder = join(folder.path, "saved");
+  const errors = await onRanks(ring!, async (ctx) => {
+    using loaded = await loadModel(ctx, folder.path, loadOptions(ring!));
+    return loaded.save(ctx.rank === 1 ? "" : savedFolder).catch((caught: unknown) => String(caught));
+  });
+  expect(errors[0]).toMatch(
+    /saveModel, rank 0: .* received a failure on rank 1 \(saveModel: folder: expected the path/,
+  );
+  expect(errors[1]).toMatch(/^OptionError: saveModel: folder: expected the path of a folder, received ""/);
+});
+
 test("paths that differ between ranks are rejected on every rank, and nothing is written", async () => {
   await using folder = await writeFolder(models.llama2!);
   const [ring] = arrangements;

@@ -18,6 +18,7 @@ import {
   AdamW,
   Dropout,
   FileError,
+  findCheckpoint,
   fullyShard,
   GELU,
   LayerNorm,
@@ -276,6 +277,31 @@ test("paths that differ between ranks are rejected on every rank, and no file is
       /^OptionError: saveCheckpoint: path: expected the same path on every rank, received .*1" on rank 1/,
     );
   expect([0, 1].map((rank) => existsSync(`${path}-${rank}`))).toEqual([false, false]);
+});
+
+const invalidArguments = [
+  ["path", { path: undefined }, /^OptionError: \w+: expected the path of a file, received undefined/],
+  ["option", { options: { copies: "none" } }, /^OptionError: \w+: copies: expected/],
+  ["model", { model: null }, /^OptionError: \w+: model: expected a Module, received null/],
+] as const;
+
+test.each(invalidArguments)("an invalid %s on one rank is an error on every rank", async (_, changes, message) => {
+  const directoryPath = directory();
+  await onMesh({ sp: 2 }, async (ctx) => {
+    using model = buildModel(ctx);
+    const validArguments = { path: join(directoryPath, "state"), model, options: {} };
+    await saveCheckpoint(ctx, validArguments.path, { model });
+    const args = (ctx.rank === 1 ? { ...validArguments, ...changes } : validArguments) as typeof validArguments;
+    const calls: readonly (() => Promise<unknown>)[] = [
+      () => saveCheckpoint(ctx, args.path, { model: args.model }, args.options),
+      () => loadCheckpoint(ctx, args.path, { model: args.model }, args.options),
+      ...("model" in changes ? [] : [() => findCheckpoint(ctx, args.path, args.options)]),
+    ];
+    for (const call of calls) {
+      const error = String(await call().catch((reason: unknown) => reason));
+      expect(error).toMatch(ctx.rank === 1 ? message : /rank 0: .* received a failure on rank 1 \(/);
+    }
+  });
 });
 
 test("the weights of a model load from a training checkpoint and from a plain safetensors file", async () => {

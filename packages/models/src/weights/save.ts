@@ -1,7 +1,6 @@
 import { copyFile, mkdir, rm, writeFile } from "node:fs/promises";
 import { join, resolve } from "node:path";
 import {
-  allGatherObject,
   defineOptions,
   type DType,
   dtypeBytes,
@@ -44,12 +43,16 @@ export type SavedModel = CachedModel & Module & { readonly source: ModelSource }
 
 /** Writes a model as a Hugging Face folder on rank 0 while the others wait; see `CausalLM.save`. */
 export async function saveModel(model: SavedModel, folder: string, options?: SaveModelOptions): Promise<void> {
-  const isValidPath = typeof folder === "string" && folder !== "" && !folder.includes("\0");
-  expectValue("saveModel: folder", isValidPath, "the path of a folder", folder);
-  const { maxShardBytes } = saveModelOptions.parse(options);
   const { ctx } = model;
-  const files = nameFiles(splitIntoFiles(listSavedWeights(model), maxShardBytes));
-  checkSamePath("saveModel: folder", await allGatherObject(ctx, folder, { label: "saveModel" }));
+  let files: readonly WeightFile[] = [];
+  const folders = await runOnAllRanks(ctx, "saveModel", () => {
+    const isValidPath = typeof folder === "string" && folder !== "" && !folder.includes("\0");
+    expectValue("saveModel: folder", isValidPath, "the path of a folder", folder);
+    const { maxShardBytes } = saveModelOptions.parse(options);
+    files = nameFiles(splitIntoFiles(listSavedWeights(model), maxShardBytes));
+    return folder;
+  });
+  checkSamePath("saveModel: folder", folders);
   await runOnAllRanks(ctx, "saveModel", () => writeFolder(model, folder, files));
 }
 

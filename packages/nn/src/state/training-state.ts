@@ -89,8 +89,16 @@ export async function saveCheckpoint(
   training: TrainingState & { readonly data?: unknown },
   options?: CheckpointOptions,
 ): Promise<void> {
-  checkTrainingState("saveCheckpoint", ctx, { path, training });
-  const call = createCheckpointRequest("saveCheckpoint", path, options);
+  const request = { ctx, path, options, check: () => checkTrainingState("saveCheckpoint", training) };
+  return runRequest("saveCheckpoint", request, (call) => save(ctx, call, training));
+}
+
+async function save(
+  ctx: Context,
+  call: CheckpointRequest,
+  training: TrainingState & { readonly data?: unknown },
+): Promise<void> {
+  const { path } = call;
   const { model, data = null } = training;
   const { state, writer } = collectState(ctx, training, call);
   const stateMetadata: StateMetadata = {
@@ -122,12 +130,37 @@ export async function saveCheckpoint(
   });
 }
 
-function createCheckpointRequest(
+interface RequestArguments {
+  readonly ctx: Context;
+  readonly path: string;
+  readonly options: CheckpointOptions | undefined;
+  /** Throws an error for other arguments that are invalid. */
+  readonly check?: () => void;
+}
+
+/**
+ * Runs a collective call if its arguments are valid. Otherwise this rank sends its error in the first exchange of the
+ * call, so that the ranks with valid arguments reject instead of waiting for it.
+ */
+async function runRequest<T>(
   name: string,
-  path: string,
-  options: CheckpointOptions | undefined,
-): CheckpointRequest {
-  return { where: `${name}: ${path}`, path, options: checkpointOptions.parse(options, name) };
+  { ctx, path, options, check }: RequestArguments,
+  body: (call: CheckpointRequest) => Promise<T>,
+): Promise<T> {
+  checkContext(name, ctx);
+  let call: CheckpointRequest;
+  try {
+    checkPath(name, path);
+    check?.();
+    call = { where: `${name}: ${path}`, path, options: checkpointOptions.parse(options, name) };
+  } catch (error) {
+    const sendError = (): never => {
+      throw error;
+    };
+    await runOnAllRanks(ctx, name, sendError).catch(() => {});
+    throw error;
+  }
+  return body(call);
 }
 
 interface CollectedState {
@@ -209,14 +242,8 @@ async function createFolder({ where, path }: CheckpointRequest): Promise<void> {
   }
 }
 
-function checkTrainingState(
-  where: string,
-  ctx: Context,
-  args: { readonly path: unknown; readonly training: unknown },
-): void {
-  checkContext(where, ctx);
-  checkPath(where, args.path);
-  const { model, optimizer } = (args.training ?? {}) as Partial<TrainingState>;
+function checkTrainingState(where: string, training: unknown): void {
+  const { model, optimizer } = (training ?? {}) as Partial<TrainingState>;
   checkModule(`${where}: model`, model);
   const isValidOptimizer = optimizer === undefined || typeof optimizer?.loadStateDict === "function";
   expectValue(`${where}: optimizer`, isValidOptimizer, "an Optimizer", optimizer);
@@ -253,8 +280,11 @@ export async function loadCheckpoint(
   training: TrainingState,
   options?: CheckpointOptions,
 ): Promise<LoadedCheckpoint> {
-  checkTrainingState("loadCheckpoint", ctx, { path, training });
-  const call = createCheckpointRequest("loadCheckpoint", path, options);
+  const request = { ctx, path, options, check: () => checkTrainingState("loadCheckpoint", training) };
+  return runRequest("loadCheckpoint", request, (call) => load(ctx, call, training));
+}
+
+async function load(ctx: Context, call: CheckpointRequest, training: TrainingState): Promise<LoadedCheckpoint> {
   if (call.options.copies === "shared") return loadFile(ctx, call, training);
   const localCopy = await fetchNewestCheckpoint(ctx, call);
   try {
@@ -322,11 +352,8 @@ export async function findCheckpoint(
   path: string,
   options?: CheckpointOptions,
 ): Promise<FoundCheckpoint | undefined> {
-  checkContext("findCheckpoint", ctx);
-  checkPath("findCheckpoint", path);
-  const { newestCheckpoint, replicas } = await inspectHosts(
-    ctx,
-    createCheckpointRequest("findCheckpoint", path, options),
+  const { newestCheckpoint, replicas } = await runRequest("findCheckpoint", { ctx, path, options }, (call) =>
+    inspectHosts(ctx, call),
   );
   return newestCheckpoint && { steps: newestCheckpoint.steps, hosts: replicas.map(({ name }) => name) };
 }
