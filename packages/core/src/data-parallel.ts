@@ -1,4 +1,4 @@
-import { expectValue } from "./errors.ts";
+import { expectValue, OptionError } from "./errors.ts";
 import type { Coordinate, DeviceMesh } from "./mesh.ts";
 
 // Data parallelism: ranks along the data-parallel axes of the mesh hold different samples. Ranks along every other axis
@@ -24,6 +24,24 @@ const DATA_PARALLEL_PREFIX = `${dataParallelAxis}_`;
 export function isDataParallelAxis(axis: string): boolean {
   expectValue("isDataParallelAxis", typeof axis === "string", "the name of a mesh axis", axis);
   return axis === dataParallelAxis || axis.startsWith(DATA_PARALLEL_PREFIX);
+}
+
+/** Names that other libraries give to data-parallel axes, and names that begin like ours. */
+const MISSPELT_NAME = /^(dp.*|ddp|fsdp|hsdp|data|data_?parallel|replicas?|replicate|batch)$/i;
+
+/**
+ * Throws an OptionError if the name of a mesh axis is not that of a data-parallel axis, but is likely meant to be. Ranks
+ * along it would silently share each sequence, and gradients would be summed.
+ */
+export function checkAxisNames(where: string, shape: Coordinate): void {
+  const name = Object.keys(shape).find((axis) => MISSPELT_NAME.test(axis) && !isDataParallelAxis(axis));
+  if (name === undefined) return;
+  throw new OptionError({
+    where,
+    expected: 'data-parallel axes that are named "dp", or whose names begin with "dp_"',
+    received: `"${name}"`,
+    remedy: 'rename the axis to "dp"; if its ranks share each sequence, choose another name, such as "sp"',
+  });
 }
 
 /** Throws an OptionError if a value is not the shape of a mesh. A mesh is not its shape. */

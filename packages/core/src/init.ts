@@ -1,7 +1,7 @@
 import { type AttentionBackend, checkBackend, local } from "./attention/backend.ts";
 import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
 import type { Context } from "./context.ts";
-import { dataParallelAxis } from "./data-parallel.ts";
+import { checkAxisNames, dataParallelAxis } from "./data-parallel.ts";
 import type { Device, TraceEvent } from "./device.ts";
 import { ClosedError, OptionError } from "./errors.ts";
 import { launchEnvironment } from "./launch-environment.ts";
@@ -118,7 +118,10 @@ function resolveMeshShape({ mesh, spSize }: InitSettings, size: number): Coordin
       remedy: "remove spSize, and set sp in mesh",
     });
   }
-  if (mesh) return mesh;
+  if (mesh) {
+    checkAxisNames("init: mesh", mesh);
+    return mesh;
+  }
   if (spSize === undefined) return { sp: size };
   if (size % spSize === 0) return { [dataParallelAxis]: size / spSize, sp: spSize };
   throw new OptionError({
