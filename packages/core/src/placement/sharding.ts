@@ -183,10 +183,21 @@ function mergeSharding(where: string, inputs: readonly (ShardedTensor | null)[])
     for (const axisSharding of aligned.sharding) {
       const fromEnd = rank - axisSharding.axis;
       const isBroadcast = x.shape.at(-fromEnd) === 1 && operands.some((y) => (y.shape.at(-fromEnd) ?? 1) !== 1);
+      if (isBroadcast && axisSharding.layout.length > 1) throw createBroadcastError(where, axisSharding);
       if (!isBroadcast && !merged.some(({ axis }) => axis === axisSharding.axis)) merged.push(axisSharding);
     }
   }
   return toSharding(merged);
+}
+
+/** Returns the error of an operation that would repeat the only row of this rank for all rows of another operand. */
+function createBroadcastError(where: string, axisSharding: AxisSharding): ShapeError {
+  return new ShapeError({
+    where,
+    expected: `operands with the rows of this rank along axis ${axisSharding.axis}`,
+    received: `${formatAxisSharding(axisSharding)}, and an operand with a different number of rows`,
+    remedy: "shard the other operand, or call unshard() for all rows; set x.sharding = null to repeat this rank's row",
+  });
 }
 
 /**

@@ -208,6 +208,23 @@ describe("a call with another layout throws on every rank before it communicates
     expectMismatch(contexts, (ctx) => concatenate(pair(ctx), -1), message("concatenate"));
   });
 
+  test("operations that would repeat the only row of a rank for all rows of another tensor", async () => {
+    const contexts = await referenceWorld(2);
+    const row = (ctx: Context) => shard(ctx, zeros(ctx, [2, 3]), 0);
+    const message = (name: string) =>
+      new RegExp(
+        `^${name}: expected operands with the rows of this rank along axis 0, received 2 rows of axis 0 sharded over sp`,
+      );
+    expectMismatch(contexts, (ctx) => row(ctx).add(zeros(ctx, [2, 3])), message("add"));
+    expectMismatch(contexts, (ctx) => zeros(ctx, [2, 1]).mul(row(ctx)), message("mul"));
+    for (const ctx of contexts)
+      expect(
+        row(ctx)
+          .add(zeros(ctx, [1, 3]))
+          .add(zeros(ctx, [3])).shape,
+      ).toEqual([1, 3]);
+  });
+
   test("roll, shard and softmax along an axis that is sharded", async () => {
     const contexts = await referenceWorld(2);
     const message = (name: string) =>
