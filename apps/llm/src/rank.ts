@@ -5,16 +5,15 @@ import { generateText } from "./generate-text.ts";
 import { measureNeedles } from "./needles/measure-needles.ts";
 import { measurePerplexity } from "./perplexity.ts";
 import { serveModel, type ServeRankSettings } from "./serve/serve-rank.ts";
-import type { ModelSettings, TrainSettings } from "./settings.ts";
+import { createTrainMesh, type ModelSettings, type TrainSettings } from "./settings.ts";
 import { trainModel } from "./train-model.ts";
 
 const [command, settingsJson] = process.argv.slice(2) as [string, string];
-const settings = JSON.parse(settingsJson) as Omit<TrainSettings, "dp"> &
-  Partial<Pick<TrainSettings, "dp">> &
+// Only the settings of a training have numbers of data-parallel ranks and replicas.
+const settings = { dp: 1, replicas: 1, ...(JSON.parse(settingsJson) as object) } as TrainSettings &
   ModelSettings &
   ServeRankSettings;
-const { dp = 1, ranks, seed } = settings;
-await using ctx = await init({ seed, mesh: { dp, sp: ranks / dp } });
+await using ctx = await init({ seed: settings.seed, mesh: createTrainMesh(settings) });
 
 /** Reports to the program that started the ranks. */
 function report(line: object): void {
@@ -23,7 +22,7 @@ function report(line: object): void {
 
 switch (command) {
   case "train":
-    await trainModel(ctx, { ...settings, dp }, report);
+    await trainModel(ctx, settings, report);
     break;
   case "perplexity":
     report({ step: 0, result: await measurePerplexity(ctx, settings, (share) => report({ step: 0, share })) });

@@ -38,8 +38,10 @@ export interface TrainSettings extends ArchitectureSettings {
   readonly ranks: number;
   /** Number of ranks along "dp", which have different rows. Ranks along the other axis share rows. */
   readonly dp: number;
-  /** Stage of ZeRO over "dp". 0: nothing is sharded. */
+  /** Stage of ZeRO over the data-parallel ranks. 0: nothing is sharded. */
   readonly zero: number;
+  /** Number of replicas of the sharded state. 1: sharded over all data-parallel ranks. */
+  readonly replicas: number;
   readonly backend: BackendName;
   /** Number of rows in a step. */
   readonly batch: number;
@@ -116,6 +118,11 @@ const trainOptions: Readonly<Record<keyof TrainSettings, OptionHelp>> = {
   ranks: { defaultValue: 4, text: "number of ranks", min: 1 },
   dp: { defaultValue: 1, text: "number of data-parallel ranks; the remaining ranks shard the sequence", min: 1 },
   zero: { defaultValue: 0, text: "ZeRO stage over dp, 1 to 3; 0: no sharding", min: 0 },
+  replicas: {
+    defaultValue: 1,
+    text: "hybrid sharding: number of replicas of the state, each sharded over dp / replicas ranks",
+    min: 1,
+  },
   backend: backendOption,
   vocabulary: { defaultValue: 2048, text: "vocabulary size of the tokenizer", min: 257 },
   hidden: { defaultValue: 128, text: "hidden size", min: 2 },
@@ -253,13 +260,15 @@ function parseNumber(flag: string, text: string, { min = 0, allowsFractions = fa
 /** Parses the settings of a training. Throws a UsageError for incompatible settings. */
 export function parseTrainSettings(args: readonly string[]): TrainSettings {
   const settings = parseOptions(args, trainOptions, { needles: needleDefaults }) as unknown as TrainSettings;
-  const { ranks, dp, zero, batch, heads, kvHeads, hidden, minutes, steps, backend, task } = settings;
+  const { ranks, dp, zero, replicas, batch, heads, kvHeads, hidden, minutes, steps, backend, task } = settings;
   const rules: readonly (readonly [boolean, string, string])[] = [
     [tasks.includes(task), "--task", `one of ${tasks.join(", ")}, received "${task}"`],
     [task === "text" || minutes === 0, "--minutes", `0 with --task needles, received ${minutes}; use --steps`],
     [ranks % dp === 0, "--dp", `a divisor of the ${ranks} ranks, received ${dp}`],
     [batch % dp === 0, "--batch", `a multiple of --dp, ${dp}, received ${batch}`],
     [zero <= 3, "--zero", `0 to 3, received ${zero}`],
+    [dp % replicas === 0, "--replicas", `a divisor of --dp, ${dp}, received ${replicas}`],
+    [replicas === 1 || zero > 0, "--replicas", `1 without --zero, received ${replicas}`],
     [heads % kvHeads === 0, "--kv-heads", `a divisor of the ${heads} heads, received ${kvHeads}`],
     [hidden % (2 * heads) === 0, "--hidden", `a multiple of 2 × --heads, ${2 * heads}, received ${hidden}`],
     [minutes > 0 || steps > 0, "--steps", "a number > 0 without --minutes, received 0"],
@@ -268,6 +277,16 @@ export function parseTrainSettings(args: readonly string[]): TrainSettings {
   const brokenRule = rules.find(([isMet]) => !isMet);
   if (brokenRule) throw new UsageError(`${brokenRule[1]}: expected ${brokenRule[2]}`);
   return settings;
+}
+
+/** Returns the mesh of a training. */
+export function createTrainMesh({
+  ranks,
+  dp,
+  replicas,
+}: Pick<TrainSettings, "ranks" | "dp" | "replicas">): Readonly<Record<string, number>> {
+  const sp = ranks / dp;
+  return replicas === 1 ? { dp, sp } : { dp_replicate: replicas, dp_shard: dp / replicas, sp };
 }
 
 /** Parses the settings of a measurement or of text generation. */

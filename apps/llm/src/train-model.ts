@@ -67,10 +67,11 @@ class Training implements Disposable {
   readonly #ctx: Context;
 
   constructor(ctx: Context, settings: TrainSettings) {
-    const { out, backend, dp, zero, learningRate: lr } = settings;
+    const { out, backend, dp, zero, replicas, learningRate: lr } = settings;
     this.#ctx = ctx;
     this.model = createModel(ctx, out, backend);
-    if (dp > 1 && zero > 0) fullyShard(ctx, this.model, { stage: zero as 1 | 2 | 3 });
+    const axis = replicas > 1 ? "dp_shard" : "dp";
+    if (dp > replicas && zero > 0) fullyShard(ctx, this.model, { stage: zero as 1 | 2 | 3, axis });
     const schedule = createSchedule(settings);
     const parameterOverrides = (_: string, { rank }: Tensor) => (rank < 2 ? { weightDecay: 0 } : {});
     this.optimizer = new AdamW(this.model, {

@@ -5,11 +5,13 @@ import { expect, test } from "vitest";
 import { drawLossCurve, drawNeedles, drawPerplexity } from "../src/draw/pictures.ts";
 import { prepareFolder } from "../src/model-folder.ts";
 import { positionBounds } from "../src/perplexity.ts";
-import { parseModelSettings, parseTrainSettings, UsageError } from "../src/settings.ts";
+import { createTrainMesh, parseModelSettings, parseTrainSettings, UsageError } from "../src/settings.ts";
 
 test.each([
   [["--ranks", "4", "--dp", "3"], /--dp: expected a divisor of the 4 ranks, received 3/],
   [["--ranks", "4", "--dp", "4", "--batch", "2"], /--batch: expected a multiple of --dp, 4, received 2/],
+  [["--dp", "4", "--zero", "1", "--replicas", "3"], /--replicas: expected a divisor of --dp, 4, received 3/],
+  [["--dp", "4", "--replicas", "2"], /--replicas: expected 1 without --zero, received 2/],
   [["--zero", "4"], /--zero: expected 0 to 3/],
   [["--kv-heads", "3"], /--kv-heads: expected a divisor of the 4 heads/],
   [["--hidden", "100"], /--hidden: expected a multiple of 2 × --heads, 8, received 100/],
@@ -26,6 +28,16 @@ test.each([
 test("settings have defaults", () => {
   expect(parseTrainSettings([])).toMatchObject({ minutes: 2, ranks: 4, backend: "ring", vocabulary: 2048 });
   expect(parseModelSettings(["--tokens", "5"])).toMatchObject({ model: "runs/llm", tokens: 5, temperature: 0.8 });
+});
+
+test("the mesh of a training has axes for replicas and shards only for hybrid sharding", () => {
+  expect(createTrainMesh({ ranks: 8, dp: 4, replicas: 1 })).toEqual({ dp: 4, sp: 2 });
+  const mesh = createTrainMesh({ ranks: 8, dp: 4, replicas: 2 });
+  expect(Object.entries(mesh)).toEqual([
+    ["dp_replicate", 2],
+    ["dp_shard", 2],
+    ["sp", 2],
+  ]);
 });
 
 test("preparing a folder twice succeeds, and preparing it with other sizes fails", () => {

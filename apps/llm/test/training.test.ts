@@ -9,7 +9,7 @@ import { generateText } from "../src/generate-text.ts";
 import { createConfig, folderFilePaths, prepareFolder } from "../src/model-folder.ts";
 import { measureNeedles } from "../src/needles/measure-needles.ts";
 import { measurePerplexity } from "../src/perplexity.ts";
-import { parseModelSettings, parseTrainSettings, type TrainSettings } from "../src/settings.ts";
+import { createTrainMesh, parseModelSettings, parseTrainSettings, type TrainSettings } from "../src/settings.ts";
 import { type LossPoint, trainModel } from "../src/train-model.ts";
 
 const folder = mkdtempSync(join(tmpdir(), "llm-test-"));
@@ -39,8 +39,7 @@ const readCurve = ({ out }: TrainSettings): readonly LossPoint[] =>
   readLearningCurve<LossPoint>(folderFilePaths(out).curve);
 
 async function train(settings: TrainSettings): Promise<readonly LossPoint[]> {
-  const { ranks, dp } = settings;
-  await onMesh({ dp, sp: ranks / dp }, (ctx) => trainModel(ctx, settings, () => {}));
+  await onMesh(createTrainMesh(settings), (ctx) => trainModel(ctx, settings, () => {}));
   return readCurve(settings);
 }
 
@@ -56,6 +55,7 @@ describe("training", () => {
       ["--ranks", "2", "--backend", "flex"],
       ["--ranks", "4"],
       ["--ranks", "4", "--dp", "2", "--zero", "3"],
+      ["--ranks", "8", "--dp", "4", "--zero", "3", "--replicas", "2"],
     ] as const;
     for (const args of otherArgs) {
       const curve = await train(createSettings(args.join(""), ...args));
