@@ -1,5 +1,5 @@
 import { setTimeout } from "node:timers/promises";
-import { describe, expect, test } from "vitest";
+import { describe, expect, test, vi } from "vitest";
 import {
   type BatchResult,
   BatchScheduler,
@@ -267,7 +267,8 @@ describe("BatchScheduler", () => {
       );
       expect(() => unstartedScheduler.generate(call)).toThrow(/received a stopped scheduler/);
       await expect(unstartedScheduler.run()).rejects.toThrow(/expected a scheduler that has not run/);
-      // The first one has a text, and the second one waits for texts.
+      // The first one has a text, and the second one waits for texts. Its keep-alive does not end the wait.
+      vi.useFakeTimers({ toFake: ["setTimeout"] });
       for (const calls of [[call], []]) {
         const scheduler = new BatchScheduler(model, { maxTokens: 64 });
         const streams = calls.map((each) => scheduler.generate(each));
@@ -282,7 +283,7 @@ describe("BatchScheduler", () => {
           });
         }
       }
-    });
+    }).finally(() => vi.useRealTimers());
   });
 
   test("completes running and waiting texts after stop, except a cancelled one", async () => {
