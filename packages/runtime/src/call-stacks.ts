@@ -21,7 +21,12 @@ export interface RecordedCall {
   readonly stack?: string;
 }
 
-const collectives: RecordedCall[] = [];
+interface RecordedCollective extends RecordedCall {
+  /** The rank in the world. */
+  readonly rank: number;
+}
+
+const collectives: RecordedCollective[] = [];
 let numCollectives = 0;
 const kernelCalls = new Map<string, RecordedCall[]>();
 
@@ -35,9 +40,9 @@ export function captureCall(name: string, caller: (...args: never[]) => unknown)
   return call;
 }
 
-/** Records the call of a collective. Its name is that in native messages, `allReduce #5 (world)`. */
-export function recordCollective(name: string): void {
-  collectives[numCollectives++ % MAX_COLLECTIVES] = captureCall(name, recordCollective);
+/** Records the call of a collective by a rank. Its name is that in native messages, `allReduce #5 (world)`. */
+export function recordCollective(name: string, rank: number): void {
+  collectives[numCollectives++ % MAX_COLLECTIVES] = Object.assign(captureCall(name, recordCollective), { rank });
 }
 
 /** Records the call of a kernel. */
@@ -71,10 +76,22 @@ interface TitledCall {
   readonly call: RecordedCall;
 }
 
+/** Finds the calls that a message names. Titles have the ranks if those of this process made different calls. */
 function findCollectives(message: string): TitledCall[] {
-  return collectives
-    .filter(({ name }) => message.includes(name))
-    .map((call) => ({ title: `${call.name} was called here`, call }));
+  const callsByStack = new Map<string, RecordedCollective[]>();
+  for (const call of collectives) {
+    if (!message.includes(call.name)) continue;
+    const stack = `${call.name}\n${listFrames(call)}`;
+    callsByStack.set(stack, [...(callsByStack.get(stack) ?? []), call]);
+  }
+  const differs = (calls: readonly RecordedCollective[]): boolean =>
+    [...callsByStack.values()].some((others) => others !== calls && others[0]!.name === calls[0]!.name);
+  return [...callsByStack.values()].map((calls) => {
+    const [call] = calls as [RecordedCollective];
+    const ranks = calls.map(({ rank }) => rank).join(", ");
+    const rankText = differs(calls) ? `, on rank${calls.length > 1 ? "s" : ""} ${ranks}` : "";
+    return { title: `${call.name} was called here${rankText}`, call };
+  });
 }
 
 /** Native code reports a kernel by its name, but not which of its calls failed. */

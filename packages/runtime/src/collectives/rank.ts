@@ -55,6 +55,7 @@ type RankOptions = Omit<OpenOptions, "transport">;
 
 interface NativeRankFields {
   readonly device: Device;
+  readonly rank: number;
   readonly timeout: number;
   readonly engine: EngineHandle;
   /** Ends the rank's use of the native device. */
@@ -77,6 +78,7 @@ export class NativeRank {
   readonly timeout: number;
   /** Host number of each rank, as received in the rendezvous. */
   readonly hosts: readonly number[];
+  readonly #rank: number;
   readonly #engine: EngineHandle;
   readonly #releaseDevice: () => void;
   /** Posted operations in order, except a prefix that is known to have completed. */
@@ -89,8 +91,17 @@ export class NativeRank {
   readonly #lastReportAtOpen: number;
   #closePromise: Promise<void> | undefined;
 
-  private constructor({ device, timeout, engine, releaseDevice, hosts = [], lastReportAtOpen }: NativeRankFields) {
+  private constructor({
+    device,
+    rank,
+    timeout,
+    engine,
+    releaseDevice,
+    hosts = [],
+    lastReportAtOpen,
+  }: NativeRankFields) {
     this.device = device;
+    this.#rank = rank;
     this.timeout = timeout;
     this.hosts = hosts;
     this.#engine = engine;
@@ -103,7 +114,7 @@ export class NativeRank {
   static async open(device: Device, openTransport: () => number, options: RankOptions): Promise<NativeRank> {
     let engine: EngineHandle | undefined;
     const lastReportAtOpen = lastMismatchReport();
-    const { timeoutSeconds: timeout } = options;
+    const { rank, timeoutSeconds: timeout } = options;
     const releaseDevice = retainDevice(device);
     try {
       await completions.expect(undefined, (completion) => {
@@ -111,9 +122,9 @@ export class NativeRank {
         engine = callNative((addon) => addon.open({ ...options, transport: openTransport() }, completion));
       });
       const hosts = callNative((addon) => addon.hosts(engine!));
-      return new NativeRank({ device, timeout, engine: engine!, releaseDevice, hosts, lastReportAtOpen });
+      return new NativeRank({ device, rank, timeout, engine: engine!, releaseDevice, hosts, lastReportAtOpen });
     } catch (error) {
-      if (engine) await new NativeRank({ device, timeout, engine, releaseDevice, lastReportAtOpen }).close();
+      if (engine) await new NativeRank({ device, rank, timeout, engine, releaseDevice, lastReportAtOpen }).close();
       else releaseDevice();
       throw error;
     }
@@ -129,7 +140,7 @@ export class NativeRank {
     const number = callNative((addon) => addon.post(this.#engine, group.index, words, label));
     this.#lastNumber = number;
     const sequence = this.#countOperation(group.index);
-    if (areStacksRecorded) recordCollective(`${call.op} #${sequence} (${group.name})`);
+    if (areStacksRecorded) recordCollective(`${call.op} #${sequence} (${group.name})`, this.#rank);
     const collective: PostedCollective = {
       number,
       order: this.#order,
