@@ -1,5 +1,8 @@
-import type { Result } from "@mosaic/launcher";
-import { type RankLaunchOptions, launchRanks } from "@mosaic/program";
+import { existsSync, readFileSync, writeFileSync } from "node:fs";
+import { join } from "node:path";
+import { createDirectory, type Result } from "@mosaic/launcher";
+import { type RankLaunchOptions, launchRanks, toOptionName, UsageError } from "@mosaic/program";
+import { trainingFilePaths } from "./run.ts";
 import { formatArgs, type Settings } from "./settings.ts";
 
 /** Report of rank 0 after each step. */
@@ -12,11 +15,41 @@ export interface StepReport {
 /** Options for starting a training. */
 export type TrainingLaunchOptions = RankLaunchOptions<StepReport>;
 
+/** Settings that must not change when a training is resumed, because the weights depend on them. */
+const FIXED_SETTINGS = ["task", "method", "embedDim", "heads", "layers", "chunkLength", "seed"] as const;
+
+/** Compares the settings with those of the training in the output directory, or writes them there for a new one. */
+function checkResumedSettings(settings: Settings): void {
+  const { outputDir } = settings;
+  const path = join(outputDir, "settings.json");
+  if (existsSync(trainingFilePaths(outputDir).checkpoint)) {
+    if (!existsSync(path)) return; // a training that was started on its ranks, or by an earlier version
+    const previousSettings = JSON.parse(readFileSync(path, "utf8")) as Settings;
+    const name = FIXED_SETTINGS.find((each) => settings[each] !== previousSettings[each]);
+    if (name === undefined) return;
+    throw new UsageError(
+      `--${toOptionName(name)}: expected ${previousSettings[name]}, the value of the training in ${outputDir}, received ${settings[name]}; pass the same value, or a different --output-dir`,
+    );
+  }
+  try {
+    createDirectory(outputDir);
+    writeFileSync(path, `${JSON.stringify(settings)}\n`);
+  } catch (cause) {
+    const received = (cause as Error).message;
+    throw new UsageError(`--output-dir: expected a folder that can be written, received ${outputDir}: ${received}`, {
+      cause,
+    });
+  }
+}
+
 /**
  * Trains on `settings.ranks` processes. If one dies, all are restarted and continue from the last checkpoint. Resolves
  * to the result of the launch.
+ *
+ * @throws UsageError if the output directory has a checkpoint of a training with other settings, or cannot be written.
  */
-export function launchTraining(settings: Settings, options: TrainingLaunchOptions = {}): Promise<Result> {
+export async function launchTraining(settings: Settings, options: TrainingLaunchOptions = {}): Promise<Result> {
+  checkResumedSettings(settings);
   const entry = new URL("../dist/rank.js", import.meta.url);
   return launchRanks({ entry, args: formatArgs(settings), ranks: settings.ranks }, options);
 }

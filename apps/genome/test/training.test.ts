@@ -3,7 +3,7 @@ import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { type Context, layoutOf, masks, world } from "@mosaic/attention";
 import { ringTraffic } from "@mosaic/attention/planner";
-import { readLearningCurve } from "@mosaic/program";
+import { readLearningCurve, UsageError } from "@mosaic/program";
 import { afterAll, describe, expect, it } from "vitest";
 import { parseSettings, type Settings } from "../src/settings.ts";
 import { stepsForBudget, multiplyAddsPerStep } from "../src/cost.ts";
@@ -100,6 +100,20 @@ describe("training", () => {
 });
 
 describe("failures during training", () => {
+  it("a training is not resumed with other sizes, and continues with the same ones", async () => {
+    const args = ["--ranks", "1", "--method", "local"];
+    const runSteps = (...otherArgs: readonly string[]) =>
+      launchTraining(createSettings("resumed", ...args, ...otherArgs));
+    expect(await runSteps("--steps", "4")).toMatchObject({ outcome: "succeeded" });
+    await expect(runSteps("--embed-dim", "32")).rejects.toThrow(
+      /^--embed-dim: expected 16, the value of the training in .*resumed, received 32; pass the same value, or a different --output-dir$/,
+    );
+    await expect(runSteps("--method", "ring")).rejects.toThrow(UsageError);
+    expect(await runSteps("--steps", "6")).toMatchObject({ outcome: "succeeded" });
+    const { outputDir } = createSettings("resumed");
+    expect(readLearningCurve<CurvePoint>(trainingFilePaths(outputDir).curve).length).toBe(6);
+  });
+
   it("a killed rank is restarted with the others, and the curve equals that of an undisturbed run", async () => {
     const [undisturbed, disturbed] = [createSettings("calm", "--ranks", "2"), createSettings("killed", "--ranks", "2")];
     expect(await launchTraining(undisturbed)).toMatchObject({ outcome: "succeeded" });
@@ -134,6 +148,7 @@ describe("failures during training", () => {
     async (path) => {
       const settings = { ...createSettings("nowhere"), outputDir: path };
       const [ctx] = (await world(1)) as [Context];
+      await expect(launchTraining(settings)).rejects.toThrow(/^--output-dir: expected a folder that can be written/);
       await expect(train(ctx, settings, () => {})).rejects.toThrow(/^E[A-Z]+: .*(mkdir|stat)/);
       await ctx.close();
     },
