@@ -55,6 +55,25 @@ test("a prompt whose client has disconnected leaves the queue while an earlier p
   }
 });
 
+test("a very long prompt whose client has disconnected does not block later ones", async () => {
+  const slowEntry = new URL(
+    `data:text/javascript,import { parentPort } from "node:worker_threads";
+    parentPort.on("message", ({ text }) => {
+      while (text.startsWith("slow"));
+      parentPort.postMessage({ tokens: [text.length] });
+    });`,
+  );
+  const encoder = new PromptEncoder(tokenizer, { folder, workerEntry: slowEntry, maxWaiting: 1 });
+  const disconnect = new AbortController();
+  const slowPrompt = encoder.encode({ ...prompt, text: "slow".repeat(100_000) }, disconnect.signal);
+  const { signal } = new AbortController();
+  const waitingPrompt = encoder.encode(prompt, signal);
+  disconnect.abort();
+  await expect(slowPrompt).rejects.toThrow(/aborted/);
+  expect(await waitingPrompt).toEqual([prompt.text.length]);
+  expect(await encoder.encode(prompt, signal)).toEqual([prompt.text.length]);
+});
+
 test("closing rejects prompts that are being encoded, that wait, and that arrive later", async () => {
   const encoder = new PromptEncoder(tokenizer, { folder, workerEntry: silentEntry, maxWaiting: 1 });
   const { signal } = new AbortController();

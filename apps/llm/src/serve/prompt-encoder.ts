@@ -49,6 +49,12 @@ export interface PromptWorkerData {
 /** Longer texts, in UTF-16 code units, are encoded by the worker. This thread encodes this length in about 20 ms. */
 const MAX_LOCAL_LENGTH = 4096;
 
+/**
+ * The worker is terminated if the client of a longer text disconnects. It encodes shorter ones to their end, because the
+ * next worker loads the tokenizer again, which takes a similar time.
+ */
+const MAX_ABANDONED_LENGTH = 64 * MAX_LOCAL_LENGTH;
+
 /** A prompt that waits for the worker or is being encoded by it. */
 interface PendingPrompt {
   readonly prompt: Prompt;
@@ -89,7 +95,7 @@ export class PromptEncoder {
   /**
    * Resolves to the tokens. Rejects with an ApiError 400 if the tokenizer rejects the text, and 429 if too many long
    * prompts are waiting. Rejects when `signal` is aborted, and after `close`. If `signal` is aborted, a waiting prompt is
-   * removed from the queue.
+   * removed from the queue, and the worker stops to encode a very long one.
    */
   async encode(prompt: Prompt, signal: AbortSignal): Promise<readonly number[]> {
     signal.throwIfAborted();
@@ -104,6 +110,7 @@ export class PromptEncoder {
         const pendingPrompt = { prompt, resolve, reject };
         onAbort = () => {
           this.#waitingPrompts.delete(pendingPrompt);
+          if (this.#currentPrompt === pendingPrompt && prompt.text.length > MAX_ABANDONED_LENGTH) this.#stopWorker();
           reject(signal.reason as Error);
         };
         signal.addEventListener("abort", onAbort);
@@ -121,7 +128,13 @@ export class PromptEncoder {
     this.#currentPrompt?.reject(this.#closeError);
     for (const { reject } of this.#waitingPrompts) reject(this.#closeError);
     this.#waitingPrompts.clear();
+    this.#stopWorker();
+  }
+
+  /** Terminates the worker. The next long prompt starts another one. */
+  #stopWorker(): void {
     void this.#worker?.terminate();
+    this.#worker = undefined;
   }
 
   /** Encodes the waiting prompts one after the other, including those that are added meanwhile. */
