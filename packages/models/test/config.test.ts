@@ -1,3 +1,4 @@
+import { type RopeScaling, ropeScaling } from "@mosaic/nn";
 import { describe, expect, test } from "vitest";
 import { parseConfig } from "../src/index.ts";
 import { models } from "./reference/references.ts";
@@ -58,6 +59,129 @@ describe("configs written by transformers 4 parse like current ones", () => {
     expect(describeConfig(createLegacyConfig(name, { ...fields, torch_dtype: "float32" }))).toEqual(
       describeConfig(models[name]!.config),
     );
+  });
+});
+
+describe("missing fields have the defaults of transformers", () => {
+  const sizes = {
+    vocab_size: 64,
+    hidden_size: 64,
+    intermediate_size: 80,
+    num_hidden_layers: 30,
+    num_attention_heads: 8,
+  };
+  const describeDefaults = (fields: Readonly<Record<string, unknown>>) => {
+    const {
+      layers,
+      modelType: _,
+      vocabSize: __,
+      hiddenSize: ___,
+      intermediateSize: ____,
+      ...config
+    } = parse({ ...sizes, ...fields });
+    const fullLayers = layers.flatMap(({ window }, layer) => (window === null ? [layer] : []));
+    const bases = [...new Set(layers.map(({ rope: { base } }) => base))];
+    return {
+      ...config,
+      windows: [...new Set(layers.map(({ window }) => window))],
+      numFullLayers: fullLayers.length,
+      bases,
+    };
+  };
+  const common = {
+    numHeads: 8,
+    activation: "silu",
+    normEpsilon: 1e-6,
+    normWeightOffset: 0,
+    hasPostNorms: false,
+    hasHeadNorms: false,
+    qkvBias: false,
+    outBias: false,
+    mlpBias: false,
+    isTied: false,
+    scalesEmbeddings: false,
+    attentionSoftcap: null,
+    logitSoftcap: null,
+    dtype: "float32",
+    windows: [null],
+    numFullLayers: 30,
+    bases: [10_000],
+  };
+  const gemma = {
+    ...common,
+    numKvHeads: 4,
+    headDim: 256,
+    attentionScale: 1 / 16,
+    activation: "geluTanh",
+    normWeightOffset: 1,
+    hasPostNorms: true,
+    isTied: true,
+    scalesEmbeddings: true,
+    windows: [4096, null],
+    eosTokenIds: [1],
+  };
+
+  test.each([
+    ["llama", { ...common, numKvHeads: 8, headDim: 8, maxLength: 2048, attentionScale: 8 ** -0.5, eosTokenIds: [2] }],
+    [
+      "mistral",
+      {
+        ...{ ...common, numKvHeads: 8, headDim: 8, maxLength: 131_072, attentionScale: 8 ** -0.5, eosTokenIds: [2] },
+        ...{ windows: [4096], numFullLayers: 0 },
+      },
+    ],
+    [
+      "qwen2",
+      {
+        ...{ ...common, numKvHeads: 8, headDim: 8, maxLength: 32_768, attentionScale: 8 ** -0.5, eosTokenIds: [] },
+        qkvBias: true,
+      },
+    ],
+    [
+      "qwen3",
+      {
+        ...{ ...common, numKvHeads: 8, headDim: 128, maxLength: 32_768, attentionScale: 128 ** -0.5, eosTokenIds: [] },
+        hasHeadNorms: true,
+      },
+    ],
+    ["gemma2", { ...gemma, maxLength: 8192, attentionSoftcap: 50, logitSoftcap: 30, numFullLayers: 15 }],
+    ["gemma3_text", { ...gemma, maxLength: 131_072, hasHeadNorms: true, numFullLayers: 5, bases: [10_000, 1_000_000] }],
+  ] as const)("%s", (model_type, defaults) => {
+    expect(describeDefaults({ model_type })).toEqual({ ...defaults, maxBatchLength: defaults.maxLength });
+  });
+
+  test("Qwen has a sliding window of 4096 from layer 28 on if use_sliding_window is set, unless it is null", () => {
+    const qwen = { model_type: "qwen2", use_sliding_window: true };
+    expect(describeDefaults(qwen)).toMatchObject({ windows: [null, 4096], numFullLayers: 28 });
+    expect(describeDefaults({ ...qwen, sliding_window: null })).toMatchObject({ windows: [null], numFullLayers: 30 });
+  });
+
+  test("null is no number of KV heads of their own, and no end token", () => {
+    const fields = { num_attention_heads: 16, num_key_value_heads: null, eos_token_id: null };
+    for (const model_type of ["llama", "mistral", "qwen2", "qwen3"])
+      expect(describeDefaults({ model_type, ...fields })).toMatchObject({ numKvHeads: 16, eosTokenIds: [] });
+  });
+
+  test("Mistral and Qwen 2 have no field for biases", () => {
+    const fields = { attention_bias: true, mlp_bias: true };
+    expect(describeDefaults({ model_type: "mistral", ...fields })).toMatchObject({
+      ...{ qkvBias: false, outBias: false, mlpBias: false },
+    });
+    expect(describeDefaults({ model_type: "qwen2", ...fields })).toMatchObject({
+      ...{ qkvBias: true, outBias: false, mlpBias: false },
+    });
+  });
+
+  test("torch_dtype is the dtype of older configs, and dtype has precedence", () => {
+    expect(describeDefaults({ model_type: "llama", torch_dtype: "bfloat16" }).dtype).toBe("bfloat16");
+    expect(describeDefaults({ model_type: "llama", torch_dtype: "bfloat16", dtype: "float16" }).dtype).toBe("float16");
+  });
+
+  test("Gemma 3 has a softcap of the logits if the field is set", () => {
+    const softcaps = { attn_logit_softcapping: 20, final_logit_softcapping: 10 };
+    expect(describeDefaults({ model_type: "gemma3_text", ...softcaps })).toMatchObject({
+      ...{ attentionSoftcap: null, logitSoftcap: 10 },
+    });
   });
 });
 
@@ -137,6 +261,24 @@ describe("rotary embeddings have the precedence of transformers 5", () => {
     expect(() => parseRopeParameters({ full_attention: 5 })).toThrow(
       /rope_parameters: full_attention: expected an object, received 5/,
     );
+  });
+
+  test.each<[object, object]>([
+    [{ beta_fast: 8 }, { betaFast: 8 }],
+    [{ beta_slow: 2 }, { betaSlow: 2 }],
+    [{ truncate: false }, { truncate: false }],
+    [{ attention_factor: 1.5 }, { attentionFactor: 1.5 }],
+    [
+      { mscale: 0.5, mscale_all_dim: 0.25 },
+      { mscale: 0.5, mscaleAllDim: 0.25 },
+    ],
+  ])("yarn with the fields %o is ropeScaling.yarn with the options %o", (fields, options) => {
+    const compute = (scaling: RopeScaling) => scaling.compute({ headDim: 64, base: 1e4, sequenceLength: undefined });
+    const parseYarn = (rope_parameters: object) =>
+      compute(parse({ ...models.llama2!.config, rope_parameters }).layers[0]!.rope.scaling!);
+    const expected = compute(ropeScaling.yarn({ factor: 4, originalLength: 128, ...options }));
+    expect(parseYarn({ ...yarn, ...fields })).toEqual(expected);
+    expect(parseYarn(yarn)).not.toEqual(expected);
   });
 
   test("yarn and dynamic extend the maximum length", () => {

@@ -14,10 +14,15 @@ interface Biases {
 
 export interface Architecture {
   readonly activationField: "hidden_act" | "hidden_activation";
-  readonly defaults: { readonly maxLength: number; readonly isTied: boolean };
+  readonly defaults: {
+    readonly maxLength: number;
+    readonly isTied: boolean;
+    /** Default of eos_token_id. */
+    readonly eosTokenIds: readonly number[];
+  };
   /** Default of head_dim; hiddenSize / numHeads if absent. */
   readonly headDim?: number;
-  /** Default of num_key_value_heads; numHeads if absent. */
+  /** Default of num_key_value_heads; numHeads if absent. The value null of the field also means numHeads. */
   readonly numKvHeads?: number;
   readonly hasHeadNorms: boolean;
   /**
@@ -79,7 +84,7 @@ function parseQwenLayerTypes(fields: Fields, numLayers: number): readonly LayerT
 
 const llama: Architecture = {
   activationField: "hidden_act",
-  defaults: { maxLength: 2048, isTied: false },
+  defaults: { maxLength: 2048, isTied: false, eosTokenIds: [2] },
   hasHeadNorms: false,
   hasPostNorms: false,
   hasSoftcaps: false,
@@ -90,7 +95,7 @@ const llama: Architecture = {
 
 const mistral: Architecture = {
   ...llama,
-  defaults: { maxLength: 131_072, isTied: false },
+  defaults: { maxLength: 131_072, isTied: false, eosTokenIds: [2] },
   numKvHeads: 8,
   biases: createNoBiases,
   layerTypes: (fields, numLayers) =>
@@ -99,7 +104,7 @@ const mistral: Architecture = {
 
 const qwen2: Architecture = {
   ...llama,
-  defaults: { maxLength: 32_768, isTied: false },
+  defaults: { maxLength: 32_768, isTied: false, eosTokenIds: [] },
   biases: () => ({ qkvBias: true, outBias: false, mlpBias: false }),
   layerTypes: parseQwenLayerTypes,
 };
@@ -108,7 +113,7 @@ const qwen3: Architecture = { ...qwen2, headDim: 128, hasHeadNorms: true, biases
 
 const gemma2: Architecture = {
   activationField: "hidden_activation",
-  defaults: { maxLength: 8192, isTied: true },
+  defaults: { maxLength: 8192, isTied: true, eosTokenIds: [1] },
   headDim: 256,
   numKvHeads: 4,
   hasHeadNorms: false,
@@ -122,7 +127,7 @@ const gemma2: Architecture = {
 
 const gemma3: Architecture = {
   ...gemma2,
-  defaults: { maxLength: 131_072, isTied: true },
+  defaults: { maxLength: 131_072, isTied: true, eosTokenIds: [1] },
   hasHeadNorms: true,
   hasSoftcaps: false,
   rope: {

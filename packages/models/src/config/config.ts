@@ -99,7 +99,8 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
   const hiddenSize = fields.size("hidden_size");
   const numLayers = fields.size("num_hidden_layers");
   const headDim = fields.size("head_dim", architecture.headDim ?? Math.floor(hiddenSize / numHeads));
-  const numKvHeads = fields.size("num_key_value_heads", architecture.numKvHeads ?? numHeads);
+  const defaultKvHeads = fields.isNull("num_key_value_heads") ? numHeads : (architecture.numKvHeads ?? numHeads);
+  const numKvHeads = fields.size("num_key_value_heads", defaultKvHeads);
   if (numHeads % numKvHeads !== 0) {
     throw fields.error("num_key_value_heads", `a divisor of num_attention_heads, ${numHeads}`, "correct the file");
   }
@@ -140,7 +141,10 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
       ? parseSoftcap(fields, "final_logit_softcapping", architecture.hasSoftcaps ? 30 : null)
       : null,
     dtype: fields.oneOf("dtype", ["float32", "bfloat16", "float16"], parseTorchDType(fields)),
-    eosTokenIds: parseTokenIds(`${path}: eos_token_id`, json.eos_token_id),
+    eosTokenIds: parseTokenIds(
+      `${path}: eos_token_id`,
+      json.eos_token_id === undefined ? defaults.eosTokenIds : json.eos_token_id,
+    ),
   };
 }
 
