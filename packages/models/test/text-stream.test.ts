@@ -14,6 +14,31 @@ const bytesAndSpecialTokens = {
   decode: (ids: readonly number[]) => bytes.decode(ids.filter((id) => id < SPECIAL_TOKEN)),
 };
 
+/**
+ * A tokenizer with byte fallback, whose ids below 256 are bytes and whose other ids are code points plus 256. As in
+ * Python's tokenizers, each byte of a run that is not valid UTF-8 is decoded to U+FFFD.
+ */
+const byteFallback = {
+  decode(ids: readonly number[]): string {
+    const utf8 = new TextDecoder("utf-8", { fatal: true, ignoreBOM: true });
+    const runs = ids.reduce<number[][]>((all, id) => {
+      const lastRun = all.at(-1);
+      if (id < 256 && lastRun && lastRun[0]! < 256) lastRun.push(id);
+      else all.push([id]);
+      return all;
+    }, []);
+    const decodeRun = (run: readonly number[]): string => {
+      if (run[0]! >= 256) return String.fromCodePoint(run[0]! - 256);
+      try {
+        return utf8.decode(Uint8Array.from(run));
+      } catch {
+        return "\uFFFD".repeat(run.length);
+      }
+    };
+    return runs.map(decodeRun).join("");
+  },
+};
+
 /** Returns the text of a stream for each token, up to a stop string. */
 function streamPieces(
   text: string,
@@ -88,6 +113,52 @@ test("pieces of any tokens join to the text of all tokens, and each push decodes
     }),
     { numRuns: 2000 },
   );
+});
+
+test.each([
+  ["bytes of UTF-8", bytes],
+  ["byte fallback", byteFallback],
+])("characters after a prompt that ends anywhere are returned with their last tokens: %s", (name, decoder) => {
+  const character = fc.constantFrom("a", " ", "é", "你", "😀");
+  const characters = fc.array(fc.tuple(character, fc.boolean()), { minLength: 1, maxLength: 40, size: "max" });
+  fc.assert(
+    fc.property(characters, fc.nat(), (pairs, number) => {
+      const tokens = pairs.flatMap(([text, isByteRun]) => {
+        if (isByteRun || name === "bytes of UTF-8")
+          return encode(text).map((id, i, all) => ({ id, text: i === all.length - 1 ? text : "" }));
+        return [{ id: text.codePointAt(0)! + 256, text }];
+      });
+      const promptLength = number % (tokens.length + 1);
+      const stream = new TextStream(
+        decoder,
+        tokens.slice(0, promptLength).map(({ id }) => id),
+      );
+      const newTokens = tokens.slice(promptLength);
+      expect(newTokens.map(({ id }) => stream.push(id).text)).toEqual(newTokens.map(({ text }) => text));
+      expect(stream.flush()).toBe("");
+    }),
+    { numRuns: 1000 },
+  );
+});
+
+test("an incomplete character of the prompt is not returned if no token completes it", () => {
+  const stream = new TextStream(bytes, [...encode("a"), 0xf0]);
+  expect([0x9f, ...encode("b")].map((token) => stream.push(token).text)).toEqual(["", "b"]);
+});
+
+test("each push decodes a bounded number of tokens of a run of bytes that is invalid as a whole", () => {
+  let longest = 0;
+  const decoder = {
+    decode(ids: readonly number[]): string {
+      longest = Math.max(longest, ids.length);
+      return byteFallback.decode(ids);
+    },
+  };
+  const stream = new TextStream(decoder, []);
+  const texts = [0xff, ...encode("a".repeat(300))].map((token) => stream.push(token).text);
+  expect(texts.join("") + stream.flush()).toMatch(/^\uFFFD+a+$/);
+  expect(texts.join("") + stream.flush()).toHaveLength(301);
+  expect(longest).toBeLessThanOrEqual(65);
 });
 
 test("text before a stop string is returned, but not the stop string", () => {
