@@ -70,6 +70,17 @@ test("min_p of generation_config.json is the default of minP", async () => {
   );
 });
 
+test.each<[Readonly<Record<string, unknown>>, number]>([
+  [{ do_sample: true }, 50],
+  [{ do_sample: true, top_k: null }, 50],
+  [{ do_sample: true, top_k: 0 }, 0],
+  [{ do_sample: true, top_k: 7 }, 7],
+])("with generation_config.json %o, topK is %i by default", async (generationConfig, expected) => {
+  await onModel(generationConfig, (model) => {
+    expect(resolveGeneration(model, { tokens }).settings.topK).toBe(expected);
+  });
+});
+
 describe("a temperature or top_k from which transformers samples no token", () => {
   test.each<[Readonly<Record<string, unknown>>, GenerateOptions, RegExp]>([
     [

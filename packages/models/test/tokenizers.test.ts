@@ -161,6 +161,27 @@ describe("a tokenizer with byte fallback", () => {
     expect(tokenizer.decode(ids, { skipSpecialTokens: false })).toBe("\uFFFD<|end|>\uFFFD\uFFFD");
   });
 
+  test("skips additional_special_tokens, but not added tokens that are not special, within a run of bytes", async () => {
+    const read = async (file: string) =>
+      JSON.parse(await readFile(resolvePath(`tokenizers/byte-fallback/${file}`), "utf8")) as Readonly<
+        Record<string, unknown>
+      >;
+    const tokenizerJson = await read("tokenizer.json");
+    const added = tokenizerJson.added_tokens as readonly Readonly<Record<string, unknown>>[];
+    const ordinary = added.map((token) => (token.content === "<|end|>" ? { ...token, special: false } : token));
+    const create = (config: object) =>
+      new Tokenizer("tokenizer.json", {
+        tokenizer: { ...tokenizerJson, added_tokens: ordinary },
+        config: { ...config },
+      });
+    const decode = (tokenizer: Tokenizer) => {
+      const [first, ...otherIds] = toIds(tokenizer, encodeText("你"));
+      return tokenizer.decode([first!, tokenizer.tokenId("<|end|>")!, ...otherIds]);
+    };
+    expect(decode(create({}))).toBe("\uFFFD<|end|>\uFFFD\uFFFD");
+    expect(decode(create({ additional_special_tokens: ["<|end|>"] }))).toBe("你");
+  });
+
   test("streams each character with its last byte", async () => {
     const { tokenizer } = await openTokenizer("byte-fallback");
     const stream = new TextStream(tokenizer, toIds(tokenizer, encodeText("é你")).slice(0, 3));
@@ -252,6 +273,14 @@ describe("a tokenizer.json", () => {
     [{ model: { type: "Unigram", vocab: [["a", 0], ["b"]] } }, /model.vocab\[1\]: expected a token and its score/],
     [{ added_tokens: null }, /added_tokens: expected an array, received null/],
     [{ added_tokens: [null] }, /added_tokens\[0\]: expected an object, received null/],
+    [
+      { model: { type: "BPE", vocab: { a: 2 ** 24 }, merges: [] } },
+      /model.vocab: "a": expected an integer from 0 to 16777215, received 16777216/,
+    ],
+    [
+      { model: { type: "Unigram", vocab: [["a", 0, 1]] } },
+      /model.vocab\[0\]: expected a token and its score, received/,
+    ],
     [{ added_tokens: [{ ...added, id: -1 }] }, /added_tokens\[0\].id: expected an integer from 0 to .*, received -1/],
     [{ added_tokens: [{ ...added, content: "" }] }, /added_tokens\[0\].content: expected a string that is not empty/],
     [
