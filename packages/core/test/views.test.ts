@@ -28,6 +28,17 @@ function selectElements(inputShape: Shape, outputShape: Shape, mapIndex: (index:
   });
 }
 
+test("strides of axes of length 1, and of empty tensors, do not matter for contiguity", async () => {
+  const x = createIndexTensor([2, 3, 1]);
+  const permuted = x.permute([0, 2, 1]);
+  expect(permuted.isContiguous).toBe(true);
+  const rows = permuted.reshape([6]);
+  expect(rows.storage).toBe(x.storage);
+  expect([...(await rows.read())]).toEqual([0, 1, 2, 3, 4, 5]);
+  expect(createIndexTensor([2, 0, 3]).transpose(0, 2).isContiguous).toBe(true);
+  expect(createIndexTensor([2, 3]).transpose(0, 1).isContiguous).toBe(false);
+});
+
 describe("view operations", () => {
   test("permute reorders the axes", () =>
     fc.assert(

@@ -27,6 +27,8 @@ test("groupCastHash depends on ranges, operation, shapes and dtypes, but not on 
     groupCastHash(createSingleRangePlan(range), 0, [createShapedTensor(2, 9, 5)]),
     groupCastHash(createSingleRangePlan(range), 0, [createShapedTensor(9, 4)]),
     groupCastHash(createSingleRangePlan(range), 0, [createShapedTensor(2, 9, 4), createShapedTensor(2, 9, 4)]),
+    // "float16" has as many characters as "float32".
+    groupCastHash(createSingleRangePlan(range), 0, [{ ...createShapedTensor(2, 9, 4), dtype: "float16" } as Tensor]),
     groupCastHash(createSingleRangePlan(range), 0, [{ ...createShapedTensor(2, 9, 4), dtype: "bfloat16" } as Tensor]),
   ];
   expect(new Set([hash, ...changedHashes]).size).toBe(changedHashes.length + 1);
@@ -57,6 +59,24 @@ test("a plan object is verified once per rank and hashed once", () => {
   expect(rankGroupCast("test", plan, { rank: 1, size: 3 }).receivedRows).toBe(1);
 });
 
+test("a rank's input has at least the rows that it sends, and its output those that it receives", () => {
+  const plan: GroupCastPlan = {
+    size: 3,
+    ranges(sender, receiver) {
+      if (sender === 0 && receiver === 1) return [{ start: 2, length: 3 }];
+      return sender === 0 && receiver === 2
+        ? [
+            { start: 0, length: 1 },
+            { start: 1, length: 1 },
+          ]
+        : [];
+    },
+  };
+  const casts = [0, 1, 2].map((rank) => rankGroupCast("test", plan, { rank, size: 3 }));
+  expect(casts.map(({ minInputRows }) => minInputRows)).toEqual([5, 0, 0]);
+  expect(casts.map(({ receivedRows }) => receivedRows)).toEqual([0, 3, 2]);
+});
+
 test.each<[unknown, string]>([
   [undefined, "test: expected a plan { size, ranges(sender, receiver) }"],
   [{ size: 3 }, "test: expected a plan { size, ranges(sender, receiver) }"],
@@ -67,6 +87,10 @@ test.each<[unknown, string]>([
   ],
   [
     createSingleRangePlan({ start: -1, length: 1 }),
+    "test: plan.ranges(0, 1): expected ranges { start, length } of integers, start ≥ 0, length ≥ 1",
+  ],
+  [
+    createSingleRangePlan({ start: 1, length: 0 }),
     "test: plan.ranges(0, 1): expected ranges { start, length } of integers, start ≥ 0, length ≥ 1",
   ],
   [{ size: 3, ranges: () => undefined }, "test: plan.ranges(0, 0): expected an array of ranges"],

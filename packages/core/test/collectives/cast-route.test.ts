@@ -131,6 +131,31 @@ test("rows cross hosts between ranks with the same index on their hosts", () => 
   expect(crossHostSends.map((sends) => sends.map(({ peer }) => peer))).toEqual([[3], [4], [5], [0], [1], [2]]);
 });
 
+test("the ranks of a larger host send to all ranks of a smaller one", () => {
+  const hosts = [0, 0, 0, 0, 1, 1];
+  const plan: GroupCastPlan = {
+    size: 6,
+    ranges: (hopSender, hopReceiver) => (hopSender < 4 && hopReceiver >= 4 ? [{ start: 0, length: 5 }] : []),
+  };
+  const receivers = [0, 1, 2, 3].map((rank) => createRoute(plan, hosts, rank)!.sends.map(({ peer }) => peer));
+  expect(receivers).toEqual([[4], [5], [4], [5]]);
+});
+
+test("a rank sends to the ranks after it first", () => {
+  const plan: GroupCastPlan = {
+    size: 4,
+    ranges: (sender, receiver) => (sender === receiver ? [] : [{ start: 0, length: 1 }]),
+  };
+  const listPeers = (rank: number) =>
+    directRoute(rankGroupCast("test", plan, { rank, size: 4 }), rank).sends.map(({ peer }) => peer);
+  expect([0, 1, 2, 3].map(listPeers)).toEqual([
+    [1, 2, 3],
+    [2, 3, 0],
+    [3, 0, 1],
+    [0, 1, 2],
+  ]);
+});
+
 test("groupCastMessageRows lists the rows of each message, with and without forwarding", () => {
   // Rank 0 sends rows 0..4 to rank 2 and rows 2..7 to rank 3. The rows that both require are forwarded by rank 2.
   const ranges = (sender: number, receiver: number): RowRange[] =>

@@ -1,7 +1,7 @@
 import { expect, test } from "vitest";
 import { fromArray } from "../../src/creation.ts";
 import { ShapeError } from "../../src/errors.ts";
-import { stack } from "../../src/ops/concatenate.ts";
+import { concatenate, stack } from "../../src/ops/concatenate.ts";
 import { ReferenceDevice } from "../reference/index.ts";
 
 const device = new ReferenceDevice();
@@ -18,6 +18,16 @@ test.each([
   const out = stack([a, b], axis);
   expect(out.shape).toEqual(shape);
   expect([...(await out.read())]).toEqual(expected);
+});
+
+test("concatenate rejects tensors of other lengths or another number of axes", () => {
+  const x = fromArray(device, [1, 2, 3, 4, 5, 6], [1, 2, 3]);
+  for (const other of [a, fromArray(device, [1], [1]), x.transpose(1, 2)]) {
+    expect(() => concatenate([x, other], 2)).toThrow(ShapeError);
+    expect(() => concatenate([x, other], 2)).toThrow(
+      /concatenate: expected shapes that match \[1,2,3\] except along axis 2, received \[/,
+    );
+  }
 });
 
 test("stack rejects shapes that differ, an axis out of range, and no tensors", () => {
