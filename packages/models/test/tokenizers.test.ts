@@ -200,6 +200,13 @@ describe("a tokenizer.json", () => {
   };
   const added = { id: 3, content: "<x>", single_word: false, lstrip: false, rstrip: false, normalized: false };
 
+  test("has a vocabulary up to its largest id", () => {
+    const model = { type: "WordLevel", vocab: { "<unk>": 0, a: 4 }, unk_token: "<unk>" };
+    expect(create({ model }).vocabSize()).toBe(5);
+    expect(create({ model, added_tokens: [{ ...added, id: 9 }] }).vocabSize()).toBe(10);
+    expect(create({ model, added_tokens: [{ ...added, id: 9 }] }).vocabSize(false)).toBe(5);
+  });
+
   test("has the unknown token of words that are not in the vocabulary", () => {
     expect(create({}).encode("a c  b")).toEqual([1, 0, 2]);
     expect(create({}, { unk_token: "b" }).encode("a c")).toEqual([1, 0]);
@@ -309,11 +316,39 @@ test("chat templates have the special tokens of special_tokens_map.json in older
     const render = async () => (await loadTokenizer(folder)).applyChatTemplate([{ role: "user", content: "a" }]);
     await write("tokenizer_config.json", config);
     expect(await render()).toBe("<s>a</s>");
+    await write("tokenizer_config.json", { ...config, eos_token: "<|end|>" });
+    expect(await render()).toBe("<s>a</s>");
     await write("tokenizer_config.json", { ...config, eos_token: "<|end|>", added_tokens_decoder: {} });
     expect(await render()).toBe("a<|end|>");
   } finally {
     await rm(folder, { recursive: true });
   }
+});
+
+describe("a chat template", () => {
+  const messages = [{ role: "user", content: "a" }];
+  const create = async (config: Readonly<Record<string, unknown>>, chatTemplate?: string) => {
+    const json = JSON.parse(await readFile(resolvePath("tokenizers/unigram/tokenizer.json"), "utf8")) as object;
+    return new Tokenizer("tokenizer.json", { tokenizer: { ...json }, config, chatTemplate });
+  };
+
+  test("is chat_template.jinja, or else the field of the config, or its entry with the name default", async () => {
+    const chat_template = [
+      { name: "tool_use", template: "tools" },
+      { name: "default", template: "default" },
+    ];
+    expect((await create({ chat_template })).applyChatTemplate(messages)).toBe("default");
+    expect((await create({ chat_template: "field" })).applyChatTemplate(messages)).toBe("field");
+    expect((await create({ chat_template: "field" }, "file")).applyChatTemplate(messages)).toBe("file");
+    expect((await create({ chat_template: chat_template.slice(0, 1) })).hasChatTemplate).toBe(false);
+  });
+
+  test("has the special tokens of the config, which variables replace, and no other fields", async () => {
+    const config = { eos_token: "</s>", padding_side: "left" };
+    const tokenizer = await create(config, "{{ eos_token }},{{ padding_side }}");
+    expect(tokenizer.applyChatTemplate(messages)).toBe("</s>,");
+    expect(tokenizer.applyChatTemplate(messages, { variables: { eos_token: "<end>" } })).toBe("<end>,");
+  });
 });
 
 describe("strip, lstrip and rstrip of a chat template remove the given characters", () => {

@@ -114,7 +114,13 @@ export class Tokenizer {
   vocabSize(withAddedTokens = true): number {
     expectValue("Tokenizer.vocabSize", typeof withAddedTokens === "boolean", "a boolean", withAddedTokens);
     let size = 0;
-    for (const id of this.#huggingFaceTokenizer.get_vocab(withAddedTokens).values()) size = Math.max(size, id + 1);
+    // Ids between those of the vocabulary and an added token have the token undefined.
+    for (const [token, id] of this.#huggingFaceTokenizer.get_vocab(withAddedTokens) as Map<
+      string | undefined,
+      number
+    >) {
+      if (token !== undefined) size = Math.max(size, id + 1);
+    }
     return size;
   }
 
