@@ -101,3 +101,17 @@ describe("allReduceGradients", () => {
     for (const { weight } of modules) expect(await readValues(weight.grad!)).toEqual([Math.fround(largest)]);
   });
 });
+
+test("a gradient that replaces a reduced one is summed over all ranks", async () => {
+  const ranks = await referenceWorld(2, { mesh: { sp: 2 } });
+  const sums = ranks.map((ctx) => {
+    const layer = new Linear(ctx, 1, 1, { bias: false });
+    layer.weight.grad = fromArray(ctx, [1], [1, 1]);
+    reduceGradients(ctx, layer);
+    layer.weight.grad!.dispose();
+    layer.weight.grad = fromArray(ctx, [10 + ctx.rank], [1, 1]);
+    reduceGradients(ctx, layer);
+    return readValues(layer.weight.grad!);
+  });
+  expect(await Promise.all(sums)).toEqual([[21], [21]]);
+});

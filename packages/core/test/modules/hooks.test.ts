@@ -1,7 +1,7 @@
 import { beforeEach, describe, expect, test } from "vitest";
 import type { Context } from "../../src/context.ts";
 import { fromArray, ones } from "../../src/creation.ts";
-import { OptionError, ShapeError } from "../../src/errors.ts";
+import { DisposedError, OptionError, ShapeError } from "../../src/errors.ts";
 import { init } from "../../src/init.ts";
 import { Linear } from "../../src/modules/linear.ts";
 import { Module } from "../../src/modules/module.ts";
@@ -203,6 +203,24 @@ describe("setData", () => {
     );
     expect(() => x.setData(ones(ctx, [3, 2]).transpose(0, 1))).toThrow(ShapeError);
     expect(() => x.setData(1 as never)).toThrow(OptionError);
+  });
+
+  test("rejects a tensor of another device, and a disposed one", () => {
+    const x = ones(ctx, [2, 3]);
+    expect(() => x.setData(ones(new ReferenceDevice(), [2, 3]))).toThrow(ShapeError);
+    const disposed = ones(ctx, [2, 3]);
+    disposed.dispose();
+    expect(() => x.setData(disposed)).toThrow(DisposedError);
+  });
+
+  test("frees the previous memory if no other tensor shares it", () => {
+    const [x, other] = [ones(ctx, [2, 3]), ones(ctx, [2, 3])];
+    const { allocated } = ctx.device.memory();
+    x.setData(other);
+    expect(ctx.device.memory().allocated).toBe(allocated - 24);
+    x.dispose();
+    other.dispose();
+    expect(ctx.device.memory().allocated).toBe(allocated - 48);
   });
 });
 
