@@ -55,6 +55,20 @@ describe("logisticRegression", () => {
     expect(logits[2]! - logits[0]!).toBeCloseTo(-1, 0);
   });
 
+  it("minimizes the loss with a penalty of ½ |w|² for two classes, without one for the intercept", () => {
+    const trainFeatures = Float32Array.from([-2, -1, -0.5, 0.25, 1, 1.5, 3]);
+    const labels = Uint8Array.from([0, 0, 1, 0, 1, 1, 1]);
+    const testFeatures = Float32Array.from([...trainFeatures, 0, 1]);
+    const probabilities = logisticRegression({ width: 1, classCount: 2, trainFeatures, labels, testFeatures });
+    const logit = (row: number): number => Math.log(probabilities[2 * row + 1]! / probabilities[2 * row]!);
+    const weight = logit(8) - logit(7);
+    const errors = Array.from(labels, (label, row) => probabilities[2 * row + 1]! - label);
+    const gradient = errors.reduce((sum, error, row) => sum + error * trainFeatures[row]!, weight);
+    expect(Math.abs(weight)).toBeGreaterThan(0.1);
+    expect(gradient).toBeCloseTo(0, 6);
+    expect(errors.reduce((a, b) => a + b, 0)).toBeCloseTo(0, 5);
+  });
+
   it("finds the weights of three classes, up to a common vector", () => {
     const random = new Random(3);
     const rows = 4000;

@@ -50,6 +50,28 @@ describe("the model", () => {
     }
   });
 
+  it("averages the log-odds of the members of an ensemble", async () => {
+    const binaryTable = sampleTable(new Random(4), { rows: 50, columns: 3, classes: 2 });
+    const seeds = [0, 1].map((firstClass) => {
+      const isSeed = (seed: number): boolean => new Random(seed).permutation(2)[0] === firstClass;
+      return Array.from({ length: 50 }, (_, seed) => seed).find(isSeed)!;
+    });
+    const [logOdds] = await runOnRanks(1, async (ctx) => {
+      using model = new TabularModel(ctx, smallOptions);
+      const assignment = assignRows(50, 30, { rank: 0, ranks: 1 });
+      const task = { table: binaryTable, knownRows: 30, assignment };
+      const predictions: (readonly number[])[] = [];
+      for (const ensemble of [...seeds.map((seed) => ({ size: 1, seed })), { size: 2, seed: 0 }]) {
+        const p = await predict(ctx, model, task, ensemble);
+        predictions.push(Array.from({ length: p.length / 2 }, (_, row) => Math.log(p[2 * row + 1]! / p[2 * row]!)));
+      }
+      return predictions;
+    });
+    const [first, second, both] = logOdds as [readonly number[], readonly number[], readonly number[]];
+    expect(first).not.toEqual(second);
+    for (const [row, value] of both.entries()) expect(value).toBeCloseTo((first[row]! + second[row]!) / 2, 6);
+  });
+
   it("does not read the target classes", async () => {
     const labels = table.labels.slice();
     labels.fill(1, knownRows);

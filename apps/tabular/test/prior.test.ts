@@ -18,6 +18,13 @@ describe("the prior", () => {
     }
   });
 
+  it("draws tables of two rows with two classes", () => {
+    for (let seed = 0; seed < 200; seed++) {
+      const { labels } = sampleTable(new Random(seed), { rows: 2, columns: 1, classes: 3 });
+      expect(new Set(labels).size, `seed ${seed}`).toBe(2);
+    }
+  });
+
   it("gives all tables of a step the same size, and draws enough for the step's cells and for every rank", () => {
     for (let step = 1; step <= 8; step++) {
       const { allTables, knownRows } = sampleTables(step, defaultTrainingOptions);
