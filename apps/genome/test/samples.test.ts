@@ -39,6 +39,28 @@ describe("masked bases", () => {
   });
 });
 
+/** Draws the largest integer of each range. */
+class LargestRandom extends Random {
+  override integer(end: number): number {
+    return end - 1;
+  }
+}
+
+describe("the last position", () => {
+  it("of a training sequence is before the held-out range", () => {
+    const start = drawTrainingStart(genome, 2048, new LargestRandom(0));
+    expect((start + 2048) % genome.length).toBe(HELD_OUT_RANGE.start);
+  });
+
+  it("of a motif is within its chunk", () => {
+    for (const seed of [0, 1, 2, 3]) {
+      const { bases } = plantRepeats(genome, { chunks: 8, chunkLength: MOTIF_LENGTH }, new Random(seed));
+      for (let start = 0; start < bases.length; start += MOTIF_LENGTH)
+        expect(bases.subarray(start, start + KEY_MARKER.length)).toEqual(KEY_MARKER);
+    }
+  });
+});
+
 describe("planted repeats", () => {
   const chunkShape = { chunks: 16, chunkLength: 48 };
 
