@@ -134,6 +134,8 @@ describe("weights of nn.MultiheadAttention give the same results", () => {
       expect(() => fromTorch(separateState, attn)).toThrow(
         /value projection of shape \[6,4\], the shape of the key projection, received none/,
       );
+      separateState.set("v_proj_weight", host(7, embed, size + 1));
+      expect(() => fromTorch(separateState, attn)).toThrow(/value projection of shape \[6,4\], .*, received \[6,5\]/);
     }));
 });
 
@@ -169,6 +171,8 @@ test("weights that the model does not have are rejected by name", () =>
     const smallState = new Map([["in_proj_weight", host(1, 3, embed)]]);
     using cross = new CrossAxisAttention(ctx, { embedDim: embed, numHeads: heads, qAxis: 1, kvAxis: 1 });
     expect(() => fromTorch(smallState, cross)).toThrow(/at least 6 rows, received 3/);
+    const smallerByOne = new Map([["in_proj_weight", host(1, embed - 1, embed)]]);
+    expect(() => fromTorch(smallerByOne, cross)).toThrow(/at least 6 rows, received 5/);
   }));
 
 test("an omitted module is named in the error", () => {
