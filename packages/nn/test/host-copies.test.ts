@@ -145,6 +145,19 @@ test("all hosts load the newest complete checkpoint of any host, and store a cop
   }
 });
 
+test("the hosts that have the checkpoint share the transfers to the others", async () => {
+  const hosts = new HostDirectories(["n0", "n1", "n2", "n3"]);
+  await onMesh({ sp: 2 }, (ctx) => trainTo(ctx, 1, hosts.selectHosts("n0", "n1")));
+  const { length } = hosts.bytes("n0");
+  const sentFiles = await onMesh({ sp: 4 }, async (ctx) => {
+    const [path, options] = hosts.getCheckpointCall(ctx);
+    const { bytesSent } = ctx.world.traffic();
+    await loadCheckpoint(ctx, path, buildTraining(ctx), options);
+    return ctx.world.traffic().bytesSent - bytesSent >= length;
+  });
+  expect(sentFiles).toEqual([true, true, false, false]);
+});
+
 test("rank0: hosts without the file read a copy that is removed afterwards", async () => {
   const hosts = new HostDirectories(["n0", "n1"]);
   await onMesh({ sp: 4 }, (ctx) => trainTo(ctx, 1, hosts, "rank0"));
@@ -311,16 +324,30 @@ describe("loadCheckpoint from hosts with different contents", () => {
   });
 });
 
+test("findCheckpoint returns one host for a shared file system, and nothing for a path below a file", async () => {
+  const hosts = new HostDirectories(["n0"]);
+  const path = hosts.path("n0");
+  await onMesh({ sp: 1 }, async (ctx) => saveCheckpoint(ctx, path, buildTraining(ctx)));
+  await onMesh({ sp: 2 }, async (ctx) => {
+    const host = `n${ctx.rank}`;
+    expect(await findCheckpoint(ctx, path, { host })).toEqual({ steps: 0, hosts: ["n0"] });
+    expect(await findCheckpoint(ctx, join(path, "training.safetensors"), { host })).toBeUndefined();
+  });
+});
+
 test("all ranks reject if a host cannot store the file that it receives", async () => {
-  const hosts = new HostDirectories(["n0", "n1"]);
+  const hosts = new HostDirectories(["n0", "n1", "n2"]);
   await onMesh({ sp: 1 }, (ctx) => trainTo(ctx, 1, hosts.selectHosts("n0")));
-  const [rank0Error, rank1Error] = await collectErrors(2, async (ctx) => {
+  const [rank0Error, rank1Error, rank2Error] = await collectErrors(3, async (ctx) => {
     const [path, options] = hosts.getCheckpointCall(ctx);
     const rankPath = ctx.rank === 1 ? path.replace("training", "missing/training") : path;
     await loadCheckpoint(ctx, rankPath, buildTraining(ctx), options);
   });
   expect(String(rank0Error)).toMatch(/a failure on rank 1 \(.*ENOENT/);
   expect(String(rank1Error)).toMatch(/ENOENT/);
+  expect(String(rank2Error)).toMatch(/a failure on rank 1 \(.*ENOENT/);
+  // The copy that this host received is removed.
+  expect(hosts.files("n2")).toEqual([]);
 });
 
 test.each([
