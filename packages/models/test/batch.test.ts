@@ -72,19 +72,20 @@ describe("GenerationBatch", () => {
     await using folder = await writeFolder(models.mistral!);
     await onRanks(oneRank, async (ctx) => {
       using model = await loadModel(ctx, folder.path);
-      const [shortCall, longCall] = [slicePrompt(2, 2), slicePrompt(0, 21)].map((each) => ({
+      const calls = [slicePrompt(2, 2), slicePrompt(0, 21), slicePrompt(3, 18)].map((each) => ({
         tokens: each,
         maxNewTokens: 9,
         eosTokenIds: [],
       }));
       const expectedTokens = await Promise.all(
-        [shortCall!, longCall!].map(async (call) => {
+        calls.map(async (call) => {
           const callTokens: number[] = [];
           for await (const { token } of model.generate(call)) callTokens.push(token);
           return callTokens;
         }),
       );
       let computedTokens = 0;
+      let numForwards = 0;
       const { config, settings, tokenizer, generationConfig } = model;
       const countingModel: GenerativeModel = {
         ...{ ctx, config, settings, tokenizer, generationConfig },
@@ -92,27 +93,28 @@ describe("GenerationBatch", () => {
         decoder: {
           forward: (ids, options) => {
             computedTokens += ids.size;
+            numForwards++;
             return model.decoder.forward(ids, options);
           },
         },
       };
-      using batch = new GenerationBatch(countingModel, { maxTokens: 64, blockSize: 4, maxPrefillTokens: 4 });
-      const together: number[][] = [[], []];
-      const steps: { computed: number; texts: number[] }[] = [];
-      for (const call of [shortCall!, longCall!]) batch.add(call);
+      using batch = new GenerationBatch(countingModel, { maxTokens: 128, blockSize: 4, maxPrefillTokens: 4 });
+      const together: number[][] = [[], [], []];
+      const steps: { computed: number; forwards: number; texts: number[] }[] = [];
+      for (const call of calls) batch.add(call);
       while (batch.size > 0) {
-        computedTokens = 0;
+        computedTokens = numForwards = 0;
         const results = await batch.step();
         for (const { id, token } of results) together[id]!.push(token!.token);
-        steps.push({ computed: computedTokens, texts: results.map(({ id }) => id) });
+        steps.push({ computed: computedTokens, forwards: numForwards, texts: results.map(({ id }) => id) });
       }
       expect(together).toEqual(expectedTokens);
-      // The first step processes the short prompt of 2 tokens and 2 of the 21 of the other. Each following step
-      // processes four of these and one token of the first text.
+      // The first step processes the short prompt of 2 tokens and 2 of the 21 of the next one. Each following step
+      // processes four of these and one token of the first text. The last prompt waits.
       expect(steps.slice(0, 6)).toEqual([
-        { computed: 4, texts: [0] },
-        ...Array.from({ length: 4 }, () => ({ computed: 5, texts: [0] })),
-        { computed: 4, texts: [0, 1] },
+        { computed: 4, forwards: 2, texts: [0] },
+        ...Array.from({ length: 4 }, () => ({ computed: 5, forwards: 2, texts: [0] })),
+        { computed: 5, forwards: 3, texts: [0, 1] },
       ]);
     });
   });

@@ -174,4 +174,7 @@ test("text that may begin a stop string is held back until it no longer can", ()
 
 test("the stop string that occurs first ends the text", () => {
   expect(streamPieces("a</s>b<end>", ["<end>", "</s>"]).texts.join("")).toBe("a");
+  // Both in one token.
+  const stream = new TextStream({ decode: (ids) => ids.map(() => "a</s>b<end>").join("") }, [], ["<end>", "</s>"]);
+  expect(stream.push(0)).toEqual({ text: "a", isStopped: true });
 });
