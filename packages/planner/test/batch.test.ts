@@ -44,6 +44,13 @@ test.each(arrangements)("$name is proved correct for masks and lengths per sampl
   }
 });
 
+test("ranks that differ along axes that the backend does not use have different sequences", () => {
+  const mesh = { dp_replicate: 2, sp: 2, dp_shard: 3 };
+  const { ranks } = record({ backend: ring(), mesh, ...sizes });
+  const firstSequences = ranks.map(({ firstSequence }) => firstSequence);
+  expect(firstSequences).toEqual([0, 3, 6, 0, 3, 6, 9, 12, 15, 9, 12, 15]);
+});
+
 test("the counted traffic of a ring equals the closed form for the union of the samples", () => {
   const mesh = { sp: 4 };
   const options = { backend: ring(), mesh, ...sizes, lengths: { queries: [20, 30, 0], keys: [20, 30, 0] } };
