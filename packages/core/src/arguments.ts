@@ -23,13 +23,17 @@ export function checkNullableTensor(where: string, x: unknown): asserts x is Ten
   if (x !== null) checkTensor(where, x);
 }
 
-/** The remedy for a promise that was passed instead of a context. */
-export const AWAIT_INIT = "await the promise: const ctx = await init(…)";
+/** Returns the remedy for a value that was passed instead of a context, such as a promise or the second argument. */
+export function contextRemedy(where: string, received: unknown): string {
+  if (received instanceof Promise) return "await the promise: const ctx = await init(…)";
+  const isFunctionName = /^\w+$/.test(where);
+  return isFunctionName ? `pass the context first, as in ${where}(ctx, …)` : "pass the context that init() returned";
+}
 
 /** Throws an OptionError unless `ctx` is a context, a ClosedError if it was closed. */
 export function checkContext(where: string, ctx: unknown): asserts ctx is Context {
   if (typeof (ctx as Partial<Context> | null | undefined)?.assertOpen !== "function") {
-    throw argumentError(where, "a Context from init()", ctx, AWAIT_INIT);
+    throw argumentError(where, "a Context from init()", ctx, contextRemedy(where, ctx));
   }
   (ctx as Context).assertOpen(where);
 }

@@ -1,6 +1,6 @@
 import type { Context } from "./context.ts";
 import type { Device } from "./device.ts";
-import { AWAIT_INIT, checkDType, checkNumber, checkShape } from "./arguments.ts";
+import { checkDType, checkNumber, checkShape, contextRemedy } from "./arguments.ts";
 import { formatValue, OptionError, ShapeError } from "./errors.ts";
 import * as option from "./option.ts";
 import { defineOptions, type OptionsOf } from "./options.ts";
@@ -21,12 +21,11 @@ export function resolveDevice(deviceOrContext: DeviceOrContext, where: string): 
     deviceOrContext === null ||
     !("mesh" in deviceOrContext || "kernels" in deviceOrContext)
   ) {
-    const remedy = (deviceOrContext as unknown) instanceof Promise ? { remedy: AWAIT_INIT } : {};
     throw new OptionError({
       where,
       expected: "a Context or a Device",
       received: formatValue(deviceOrContext),
-      ...remedy,
+      remedy: contextRemedy(where, deviceOrContext),
     });
   }
   if (!isContext(deviceOrContext)) return deviceOrContext;

@@ -187,5 +187,13 @@ test("a promise that is passed instead of a context has a remedy", () => {
   expect(() => new Linear(promise as never, 2, 2)).toThrow(
     "Linear: expected a Context from init(), received a Promise; await the promise: const ctx = await init(…)",
   );
-  expect(() => zeros(3 as never, [2])).toThrow(/^zeros: expected a Context or a Device, received 3$/);
+});
+
+test("another value that is passed instead of a context has the remedy to pass the context first", () => {
+  expect(() => zeros(3 as never, [2])).toThrow(
+    /^zeros: expected a Context or a Device, received 3; pass the context first, as in zeros\(ctx, …\)$/,
+  );
+  expect(() => new Linear(4 as never, 4, 4)).toThrow(
+    /^Linear: expected a Context from init\(\), received 4; pass the context first, as in Linear\(ctx, …\)$/,
+  );
 });
