@@ -84,7 +84,13 @@ function checkStateDict(where: string, state: unknown): asserts state is StateDi
       state instanceof Map
         ? `${formatValue([...state.keys()][invalidIndex])}: ${formatValue(entries[invalidIndex])}`
         : formatValue(state),
+    ...(hasTensorMap(state) && { remedy: "pass its property tensors, which is such a Map" }),
   });
+}
+
+/** Returns whether a value has a Map of tensors as a property, as the result of `readSafetensors` does. */
+function hasTensorMap(value: unknown): boolean {
+  return !(value instanceof Map) && (value as { tensors?: unknown } | null | undefined)?.tensors instanceof Map;
 }
 
 function isHostTensor(value: unknown): value is HostTensor {

@@ -84,6 +84,15 @@ test("loadStateDict reports all faults of a mismatched state and modifies no ten
   expect(await pair.first.weight.read()).toEqual(weightBefore);
 });
 
+test("loadStateDict rejects the result of readSafetensors with the remedy to pass its tensors", async () => {
+  const model = new Pair(await openContext());
+  const file = { tensors: model.stateDict(), metadata: new Map() };
+  expect(() => model.loadStateDict(file as never)).toThrow(
+    /: expected a Map from names to .*, received an object .*; pass its property tensors, which is such a Map$/,
+  );
+  expect(() => model.loadStateDict({} as never)).toThrow(/, received an empty object$/);
+});
+
 test("loadStateDict accepts other names if not strict, and converts dtypes only with cast", async () => {
   const ctx = await openContext();
   const pair = new Pair(ctx, "bfloat16");
