@@ -6,7 +6,7 @@ import { join } from "node:path";
 import { fromArray, type HostTensor, Linear, ones, type Tensor } from "@mosaic/core";
 import { describe, expect, test, vi } from "vitest";
 import { elementBytes } from "../src/safetensors/format.ts";
-import { FileError, readSafetensors, type SafetensorsFile, writeSafetensors } from "../src/index.ts";
+import { FileError, openSafetensors, readSafetensors, type SafetensorsFile, writeSafetensors } from "../src/index.ts";
 import { file, directory } from "./reference/directory.ts";
 import { generateNumbers } from "./reference/numbers.ts";
 import { onOneRank } from "./reference/world.ts";
@@ -24,6 +24,20 @@ const host = (values: readonly number[], shape: readonly number[] = [values.leng
 });
 
 describe("readSafetensors", () => {
+  test("rejects a path without a file and a directory with a FileError", async () => {
+    const missing = join(directory(), "missing.safetensors");
+    for (const [name, read] of Object.entries({ readSafetensors, openSafetensors })) {
+      const error = await read(missing).catch((reason: unknown) => reason as Error);
+      expect(error).toBeInstanceOf(FileError);
+      expect(error).toMatchObject({ cause: { code: "ENOENT" } });
+      expect((error as Error).message).toBe(
+        `${name}: ${missing}: expected a safetensors file, received no such file; ` +
+          "correct the path, or the permissions of the file",
+      );
+      await expect(read(directory())).rejects.toThrow(/^\w+: \S+: expected a safetensors file, received a directory;/);
+    }
+  });
+
   // Byte for byte the output of Python's safetensors 0.4 for save({"b": [[1, 2]] float32, "a": [3] int64}, {"format":
   // "pt"}): larger elements first, a header padded with spaces to a multiple of eight.
   test("reads a file of Python's safetensors, which writeSafetensors writes byte for byte", async () => {

@@ -83,7 +83,8 @@ async function openShard(folder: string, name: string): Promise<SafetensorsReade
   try {
     return await openSafetensors(join(folder, name));
   } catch (error) {
-    if ((error as NodeJS.ErrnoException).code !== "ENOENT") throw error;
+    const { code } = ((error as Error).cause ?? {}) as NodeJS.ErrnoException;
+    if (code !== "ENOENT") throw error;
     const weightFileNames = (await readdir(folder)).filter((each) => /\.(safetensors|bin|pth|gguf)$/.test(each));
     throw new FileError(
       {

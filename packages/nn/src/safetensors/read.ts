@@ -133,11 +133,11 @@ export interface SafetensorsFile {
  * Reads a safetensors file written by any program, and validates it: truncated headers, tensors that overlap or leave
  * gaps, and shapes that do not match their bytes are rejected.
  *
- * @throws FileError that describes the fault; the system's error if the file cannot be opened.
+ * @throws FileError that describes the fault. If the file cannot be opened, its `cause` is the system's error.
  */
 export async function readSafetensors(path: string): Promise<SafetensorsFile> {
   checkPath("readSafetensors", path);
-  const file = await open(path, "r");
+  const file = await openFile("readSafetensors", path);
   try {
     const { header, start } = await readHeader(path, file);
     const tensors = new Map<string, FileTensor>();
@@ -149,6 +149,23 @@ export async function readSafetensors(path: string): Promise<SafetensorsFile> {
   } finally {
     await file.close();
   }
+}
+
+/** Opens a file for reading. Throws a FileError unless it is a file that can be read; its cause is the system's error. */
+export async function openFile(where: string, path: string): Promise<ReadableFile> {
+  let received = "a directory";
+  let cause: unknown;
+  try {
+    const file = await open(path, "r");
+    if (!(await file.stat()).isDirectory()) return file;
+    await file.close();
+  } catch (error) {
+    const isMissing = ["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "");
+    received = isMissing ? "no such file" : (error as Error).message;
+    cause = error;
+  }
+  const remedy = "correct the path, or the permissions of the file";
+  throw new FileError({ where: `${where}: ${path}`, expected: "a safetensors file", received, remedy }, { cause });
 }
 
 /**

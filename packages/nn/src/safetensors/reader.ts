@@ -1,7 +1,6 @@
-import { open } from "node:fs/promises";
 import { checkArgument, expectValue, numel, option, type Shape } from "@mosaic/core";
 import { checkPath, elementBytes, type Header, type TensorEntry } from "./format.ts";
-import { type ReadableFile, readHeader, readInto, toNumbers } from "./read.ts";
+import { openFile, type ReadableFile, readHeader, readInto, toNumbers } from "./read.ts";
 
 /** Description of a tensor in a file. */
 export interface TensorInfo {
@@ -43,11 +42,11 @@ export interface SafetensorsReader extends AsyncDisposable {
  * file.tensors.get("weight"); // => { format: "BF16", shape: [3, 2] }
  * Array.from(await file.readRange("weight", 2, 4)); // => [3, 4]
  * ```
- * @throws FileError that describes the fault; the system's error if the file cannot be opened.
+ * @throws FileError that describes the fault. If the file cannot be opened, its `cause` is the system's error.
  */
 export async function openSafetensors(path: string): Promise<SafetensorsReader> {
   checkPath("openSafetensors", path);
-  const file = await open(path, "r");
+  const file = await openFile("openSafetensors", path);
   try {
     const { header, start } = await readHeader(path, file);
     return new FileReader(path, file, { header, start });

@@ -298,7 +298,8 @@ async function openCheckpoint(where: string, path: string): Promise<SafetensorsR
   try {
     return await openSafetensors(path);
   } catch (error) {
-    if (!["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) throw error;
+    const { code = "" } = ((error as Error).cause ?? {}) as NodeJS.ErrnoException;
+    if (!["ENOENT", "ENOTDIR"].includes(code)) throw error;
     const remedy = "correct the path, or call findCheckpoint first, which returns undefined if there is no checkpoint";
     throw new FileError({ where, expected: "a checkpoint", received: "no such file", remedy }, { cause: error });
   }
