@@ -1,11 +1,13 @@
 import { spawnSync } from "node:child_process";
 import { parseArgs } from "node:util";
 import { CreateError, createProject, templates } from "./index.ts";
+import { packageVersion } from "./version.ts";
 
 const options = {
   template: { type: "string", short: "t", default: "train" },
   "no-install": { type: "boolean", default: false },
   help: { type: "boolean", short: "h", default: false },
+  version: { type: "boolean", short: "V", default: false },
 } as const;
 
 const rows = Object.entries(templates).map(([name, description]) => `  ${name.padEnd(10)} ${description}`);
@@ -15,6 +17,7 @@ options:
   -t, --template <name>  template of the project [train]
   --no-install           create the project without installing its packages
   -h, --help             show this help
+  -V, --version          show the version of @mosaic/create
 
 templates (the first is the default):
 ${rows.join("\n")}
@@ -33,11 +36,26 @@ function tarballHint(packageManagerName: string): string {
   ${add} <clone>/build/packages/*.tgz`;
 }
 
+/** Quotes a path for a POSIX shell, unless all its characters are literal there. */
+function quoteForShell(path: string): string {
+  return /^[\w./:@%+=-]+$/.test(path) ? path : `'${path.replaceAll("'", "'\\''")}'`;
+}
+
+function parseCommandLine(args: readonly string[]) {
+  try {
+    return parseArgs({ args: [...args], options, allowPositionals: true });
+  } catch (error) {
+    // Node's advice on positional arguments that begin with "-" follows the first sentence.
+    const [fault] = (error as Error).message.split(". To specify a positional argument");
+    throw new CreateError(fault, { cause: error });
+  }
+}
+
 function main(): number {
-  const { values, positionals } = parseArgs({ options, allowPositionals: true });
+  const { values, positionals } = parseCommandLine(process.argv.slice(2));
   const [directory] = positionals;
-  if (values.help) {
-    process.stdout.write(help);
+  if (values.help || values.version) {
+    process.stdout.write(values.help ? help : `${packageVersion()}\n`);
     return 0;
   }
   if (directory === undefined || positionals.length > 1) {
@@ -48,6 +66,7 @@ function main(): number {
     );
   }
   const path = createProject({ directory, template: values.template });
+  const changeDirectory = `cd ${quoteForShell(directory)}`;
   const packageManagerName = detectPackageManager();
   if (!values["no-install"]) {
     const { status } = spawnSync(packageManagerName, ["install"], {
@@ -58,13 +77,13 @@ function main(): number {
     if (status !== 0) {
       process.stderr.write(
         `\n${path}: the project was created, but ${packageManagerName} install failed (see above); install packages that are not in the ` +
-          `registry, such as tarballs, manually, then run:\n\n  cd ${directory} && ${packageManagerName} install && ${packageManagerName} start\n`,
+          `registry, such as tarballs, manually, then run:\n\n  ${changeDirectory} && ${packageManagerName} install && ${packageManagerName} start\n`,
       );
       return status ?? 1;
     }
   }
   const steps = [
-    `cd ${directory}`,
+    changeDirectory,
     ...(values["no-install"] ? [`${packageManagerName} install`] : []),
     `${packageManagerName} start`,
   ];
@@ -76,9 +95,7 @@ function main(): number {
 try {
   process.exitCode = main();
 } catch (error) {
-  const isUsageError =
-    error instanceof CreateError || (error as NodeJS.ErrnoException).code?.startsWith("ERR_PARSE_ARGS");
-  if (!isUsageError) throw error;
-  process.stderr.write(`${(error as Error).message}\n\n${help}`);
+  if (!(error instanceof CreateError)) throw error;
+  process.stderr.write(`${error.message}\n\n${help}`);
   process.exitCode = 2;
 }

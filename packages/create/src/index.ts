@@ -1,6 +1,7 @@
 import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
+import { packageVersion } from "./version.ts";
 
 /** The available templates, with a description of each. */
 export const templates: Readonly<Record<string, string>> = {
@@ -78,7 +79,6 @@ function makeEmptyFolder(path: string): void {
  * together.
  */
 function writeManifest(path: string): void {
-  const { version } = JSON.parse(readFileSync(join(packageRoot, "package.json"), "utf8")) as { version: string };
   const manifest = readFileSync(join(path, "package.json"), "utf8");
   const name = basename(path)
     .toLowerCase()
@@ -87,6 +87,6 @@ function writeManifest(path: string): void {
     join(path, "package.json"),
     manifest
       .replace('"name": "template"', `"name": "${name}"`)
-      .replace(/("@mosaic\/[\w-]+": )"\*"/g, `$1"^${version}"`),
+      .replace(/("@mosaic\/[\w-]+": )"\*"/g, `$1"^${packageVersion()}"`),
   );
 }

@@ -1,5 +1,14 @@
 import { spawnSync } from "node:child_process";
-import { existsSync, mkdirSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
+import {
+  existsSync,
+  mkdirSync,
+  mkdtempSync,
+  readdirSync,
+  readFileSync,
+  realpathSync,
+  rmSync,
+  writeFileSync,
+} from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { fileURLToPath } from "node:url";
@@ -114,6 +123,24 @@ test("without installing, the command prints how to install", () => {
   const { stdout } = create([path, "--no-install"], env);
   expect(stdout).toContain(`cd ${path} && yarn install && yarn start\n`);
   expect(stdout).toContain("yarn add <clone>/build/packages/*.tgz");
+});
+
+test("a folder with a space or a quote is quoted in the printed commands", () => {
+  const directory = temporary();
+  const path = join(directory, "it's new");
+  const { stdout } = create([path, "--no-install", "--template", "plan"]);
+  const [, command] = /^ {2}(cd .*) && npm install/m.exec(stdout)!;
+  const shell = spawnSync("sh", ["-c", `${command} && pwd -P`], { encoding: "utf8" });
+  expect(shell.stdout).toBe(`${realpathSync(path)}\n`);
+});
+
+test("the command prints its version, and rejects unknown options in one sentence", () => {
+  const { version } = manifestOf(packageRoot);
+  for (const flag of ["--version", "-V"]) {
+    expect(create([flag])).toMatchObject({ status: 0, stdout: `${version}\n`, stderr: "" });
+  }
+  const { status, stderr } = create(["project", "--templat", "plan"]);
+  expect([status, stderr.split("\n")[0]]).toEqual([2, "Unknown option '--templat'"]);
 });
 
 test("a failed installation keeps the project and prints the commands that repeat it", () => {
