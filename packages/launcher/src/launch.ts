@@ -9,7 +9,7 @@ import { rankVariables, createRankEnvironment } from "./environment.ts";
 import type { EventListener, Failure, LaunchOptions, LostNode, Result } from "./job.ts";
 import { applyLogRetention, createLogDirError, temporaryLogDirectory } from "./output/log-retention.ts";
 import { createDirectory } from "./output/rank-log.ts";
-import { writeTracePage } from "./output/trace-page.ts";
+import { makeTraceDirectory, writeTracePage } from "./output/trace-page.ts";
 import { type LaunchPlan, resolvePlan } from "./launch-plan.ts";
 import { createDeathSignalWrapper, NodeRanks } from "./ranks/node-ranks.ts";
 import { OrphanGuard } from "./ranks/guard.ts";
@@ -154,7 +154,7 @@ class RunningJob {
   }
 
   async run(): Promise<Result> {
-    if (this.#plan.nodes === undefined) this.#makeLogDir();
+    if (this.#plan.nodes === undefined) this.#makeDirectories();
     try {
       const result = await this.#runGuarded();
       if (result.outcome === "succeeded") this.#removeLogs();
@@ -260,7 +260,9 @@ class RunningJob {
     }
   }
 
-  #makeLogDir(): void {
+  /** Creates the directories for traces and logs before any rank is started. */
+  #makeDirectories(): void {
+    if (this.#plan.traceDir !== undefined) makeTraceDirectory(this.#plan.traceDir);
     try {
       createDirectory(this.#logDir);
     } catch (error) {
@@ -275,7 +277,7 @@ class RunningJob {
     if (nodes !== undefined) {
       // The run id is the same on all nodes, so that in a shared file system all ranks log to one directory.
       if (logDir !== undefined) this.#logDir = resolve(cwd, logDir, runId);
-      this.#makeLogDir();
+      this.#makeDirectories();
     }
     this.#emit({ type: "start", runId, worldSize, store, logDir: this.#logDir });
     const onFailing = (rank: number): void => coordinator.reportFailing(rank);

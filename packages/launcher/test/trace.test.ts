@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from "node:fs";
+import { existsSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { expect, test } from "vitest";
 import { mosaicRun, program, testDir } from "./harness.ts";
@@ -56,6 +56,16 @@ test("a job whose ranks write no trace, or no page, reports the reason", async (
     ranks: 0,
     reason: expect.stringContaining(`expected ${viewer}, which a rank writes after its trace, received 1 traces`),
   });
+});
+
+test("a directory for traces that cannot be written is rejected before a rank is started", async () => {
+  writeFileSync(join(testDir(), "file"), "");
+  const marker = join(testDir(), "started");
+  const { code, stderr } = await mosaicRun(["-n", "1", "--trace", "file/traces", "--exec", "touch", marker], {
+    cwd: testDir(),
+  }).outcome;
+  expect(stderr).toMatch(/^mosaic-run: --trace: \S+\/file\/traces cannot be written: ENOTDIR: [^\n]*\n$/);
+  expect([code, existsSync(marker)]).toEqual([2, false]);
 });
 
 test("without --trace, MOSAIC_TRACE_DIR is not set for the ranks", async () => {

@@ -1,9 +1,11 @@
 import { once } from "node:events";
-import { createWriteStream, type WriteStream } from "node:fs";
+import { accessSync, constants, createWriteStream, type WriteStream } from "node:fs";
 import { readdir, readFile, rename } from "node:fs/promises";
 import { join } from "node:path";
 import type { Assignment } from "../coordinator.ts";
+import { UsageError } from "../errors.ts";
 import type { EventBody } from "../job.ts";
+import { createDirectory } from "./rank-log.ts";
 
 /** Returns the directory for the traces of an attempt's ranks. */
 export function attemptTraceDirectory(
@@ -11,6 +13,16 @@ export function attemptTraceDirectory(
   { runId, attempt }: Pick<Assignment, "runId" | "attempt">,
 ): string {
   return join(traceDir, runId, `attempt_${attempt}`);
+}
+
+/** Creates the directory for the traces of all runs. Throws a UsageError if it cannot be created or written. */
+export function makeTraceDirectory(traceDir: string): void {
+  try {
+    createDirectory(traceDir);
+    accessSync(traceDir, constants.W_OK | constants.X_OK);
+  } catch (error) {
+    throw new UsageError(`--trace: ${traceDir} cannot be written: ${(error as Error).message}`, { cause: error });
+  }
 }
 
 /** Placeholder for the traces in the viewer.html that ranks write. */
