@@ -32,6 +32,15 @@ test("--help lists options and profiles", () => {
   for (const line of stdout.split("\n")) expect(line.length).toBeLessThanOrEqual(120);
 });
 
+test("--version prints the version of the package", () => {
+  const { version } = JSON.parse(readFileSync(new URL("../package.json", import.meta.url), "utf8")) as {
+    version: string;
+  };
+  for (const flag of ["--version", "-V"]) {
+    expect(runMosaicPlan(flag)).toMatchObject({ status: 0, stdout: `${version}\n` });
+  }
+});
+
 test("the output has a table, a legend for its marks and the code to paste", () => {
   const { status, stdout, stderr } = runMosaicPlan(...quickOptions, "--simulate", "2", "--top", "4");
   expect(status).toBe(0);

@@ -6,12 +6,13 @@ import { MosaicError } from "@mosaic/core";
 import { UsageError } from "@mosaic/strategies/command-line";
 import { type Measurement, measureLength } from "./measure.ts";
 import { describeBench, drawBench, formatBenchTable } from "./report.ts";
+import { currentSystem } from "../doctor/system.ts";
 import { type BenchSettings, help, parseBenchSettings } from "./settings.ts";
 
 async function main(args: readonly string[]): Promise<number> {
   const settings = parseBenchSettings(args);
-  if (settings === "help") {
-    console.log(help);
+  if (typeof settings === "string") {
+    console.log(settings === "help" ? help : currentSystem.version("@mosaic/attention"));
     return 0;
   }
   checkWritable(settings);

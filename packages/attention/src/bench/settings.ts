@@ -40,6 +40,7 @@ const options = {
   json: { type: "boolean", default: false },
   svg: { type: "string" },
   help: { type: "boolean", short: "h", default: false },
+  version: { type: "boolean", short: "V", default: false },
 } as const;
 
 export const help = `mosaic-bench: measures the time of attention with each backend on this machine's CPU, side by side in one run.
@@ -61,13 +62,18 @@ export const help = `mosaic-bench: measures the time of attention with each back
   --json             print one JSON object instead of the table
   --svg FILE         write a chart
   -h, --help         show this help
+  -V, --version      show the version of @mosaic/attention
 
 Exit code: 0 on success; 1 if a backend cannot run; 2 if the command line is invalid.`;
 
-/** Parses the command line (without node and script). Returns "help" if help is requested. Throws a UsageError. */
-export function parseBenchSettings(args: readonly string[]): BenchSettings | "help" {
+/**
+ * Parses the command line (without node and script). Returns "help" or "version" if it is requested. Throws a
+ * UsageError.
+ */
+export function parseBenchSettings(args: readonly string[]): BenchSettings | "help" | "version" {
   const values = parseArgv(args);
   if (values.help) return "help";
+  if (values.version) return "version";
   const numHeads = parseCount("heads", values.heads);
   const numKvHeads = values["kv-heads"] === undefined ? numHeads : parseCount("kv-heads", values["kv-heads"]);
   if (numHeads % numKvHeads !== 0)

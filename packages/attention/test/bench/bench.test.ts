@@ -93,6 +93,13 @@ test("rejects invalid options before it measures", () => {
   expect(runBench("--help").stdout).toContain("--seq-lengths A,B");
 });
 
+test("--version prints the version of the package", () => {
+  const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")) as {
+    version: string;
+  };
+  expect(runBench("--version")).toMatchObject({ status: 0, stdout: `${version}\n` });
+});
+
 test("computes medians, and formats rows of the table", () => {
   expect([median([3, 1, 2]), median([4, 1, 2, 3]), median([7])]).toEqual([2, 2.5, 7]);
   const baseMeasurement = { seqLength: 64, backend: "ring", ranks: 2, seconds: 0.002, shortest: 0.001, longest: 0.004 };

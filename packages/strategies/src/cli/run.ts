@@ -1,4 +1,5 @@
 import { accessSync, constants, statSync, writeFileSync } from "node:fs";
+import { createRequire } from "node:module";
 import { dirname, resolve } from "node:path";
 import { type Coordinate, MosaicError } from "@mosaic/core";
 import {
@@ -167,12 +168,16 @@ function formatNotes(rows: readonly RankedStrategy[], { job, ranking, refused }:
   ];
 }
 
+function packageVersion(): string {
+  return (createRequire(import.meta.url)("@mosaic/strategies/package.json") as { version: string }).version;
+}
+
 /** Runs the command. Returns the exit code. */
 export async function run(args: readonly string[]): Promise<number> {
   try {
     const settings = parseSettings(args);
-    if (settings !== "help") return await runPlanner(settings);
-    await print(help);
+    if (typeof settings !== "string") return await runPlanner(settings);
+    await print(settings === "help" ? help : packageVersion());
     return 0;
   } catch (error) {
     if (!(error instanceof UsageError || error instanceof MosaicError || error instanceof OutputError)) throw error;

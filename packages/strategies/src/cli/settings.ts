@@ -59,6 +59,7 @@ const options = {
   html: { type: "string" },
   prove: { type: "boolean", default: false },
   help: { type: "boolean", short: "h", default: false },
+  version: { type: "boolean", short: "V", default: false },
 } as const;
 
 /** Wraps words into lines in the column of the help. */
@@ -110,16 +111,20 @@ Output
   --html FILE        write a page with its timeline, tiles, bytes by link, memory and load
   --prove            prove that the best strategy is exact and free of deadlock
   -h, --help         show this help
+  -V, --version      show the version of @mosaic/strategies
 
 Exit code: 0 on success; 1 if no strategy runs or fits, the proof fails, or the output cannot be written; 2 if the
 command line is invalid.`;
 
 type Values = ReturnType<typeof parseArgs<{ options: typeof options }>>["values"];
 
-/** Parses the command line (without node and script). Returns "help" if help is requested; throws a UsageError. */
-export function parseSettings(args: readonly string[]): Settings | "help" {
+/**
+ * Parses the command line (without node and script). Returns "help" or "version" if it is requested; throws a UsageError.
+ */
+export function parseSettings(args: readonly string[]): Settings | "help" | "version" {
   const values = parseArgv(args);
   if (values.help) return "help";
+  if (values.version) return "version";
   const { svg, tiles, trace, html, prove, json, all } = values;
   const [nodes, gpusPerNode] = [
     parseCount("nodes", values.nodes),
