@@ -1,9 +1,12 @@
+import { inspect } from "node:util";
 import { checkTensor } from "../arguments.ts";
 import { checkFunction, expectValue, formatValue, OptionError } from "../errors.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import { keep, scopeUnlessAsync } from "../scope.ts";
 import { isTensor, type Tensor } from "../tensor.ts";
+import { listValues } from "./field-values.ts";
+import { className, formatModule } from "./format-module.ts";
 import { checkHookResult, checkPreHookResult, HookList, type RemovableHandle } from "./hook-list.ts";
 import { loadState, type LoadOptions, type LoadReport, type StateDict } from "./state-dict.ts";
 
@@ -436,6 +439,18 @@ export abstract class Module implements Disposable {
     return this.train(false);
   }
 
+  static {
+    const value = function (this: Module) {
+      return this.toString();
+    };
+    Object.defineProperty(this.prototype, inspect.custom, { value });
+  }
+
+  /** Returns the classes, parameters and buffers of this module and its children, as shown by `console.log`. */
+  toString(): string {
+    return formatModule(this, { parameters: this.#parameters, buffers: this.#buffers });
+  }
+
   /** Registers a resource that is not a parameter, buffer or module. It is disposed together with this module. */
   addResource(resource: Disposable): void {
     const where = `${className(this)}.addResource`;
@@ -460,11 +475,6 @@ export abstract class Module implements Disposable {
   }
 }
 
-/** Returns the name of a module's class, for messages. */
-function className(module: Module): string {
-  return module.constructor.name || "Module";
-}
-
 /** Returns whether a value is a module, of any copy of this package. */
 function isModule(value: unknown): value is Module {
   const { namedParameters, stateDict } = (value ?? {}) as Partial<Module>;
@@ -481,13 +491,4 @@ export function checkModule(where: string, module: unknown): asserts module is M
     module,
     hasTensors ? "pass the model itself, not its parameters" : undefined,
   );
-}
-
-/** Returns the values of an array, a map, a set or a plain object, or else the value itself. */
-function listValues(value: unknown): readonly unknown[] {
-  if (Array.isArray(value)) return value;
-  if (value instanceof Map || value instanceof Set) return [...value.values()];
-  const isPlainObject =
-    typeof value === "object" && value !== null && Object.getPrototypeOf(value) === Object.prototype;
-  return isPlainObject ? Object.values(value) : [value];
 }
