@@ -1,6 +1,6 @@
 import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
-import { type DType, LOWEST_FLOAT32 } from "../storage.ts";
+import type { DType } from "../storage.ts";
 import { ShapeError } from "../errors.ts";
 import type { ReduceKind } from "../kernels/kernels.ts";
 import * as option from "../option.ts";
@@ -131,6 +131,8 @@ const maxOp = defineOp({
     using gradientPerMaximum = device.empty(keepdimShape, "float32");
     if (gradientPerMaximum.size === maxIndicator.size) kernels.copy(gradientPerMaximum, maxIndicator);
     else kernels.reduce("sum", gradientPerMaximum, maxIndicator);
+    using nanOrZero = createNanOrZero(maxValues);
+    kernels.binary("add", gradientPerMaximum, gradientPerMaximum, nanOrZero);
     kernels.binary("div", gradientPerMaximum, dOut, gradientPerMaximum);
     const dx = device.empty(x.shape, x.dtype);
     kernels.binary("mul", dx, maxIndicator, gradientPerMaximum);
@@ -138,33 +140,35 @@ const maxOp = defineOp({
   },
 });
 
-/** Returns −x, with infinities replaced by the largest finite numbers, because differences of infinities are NaN. */
-function negateFinite(x: Tensor): Tensor {
-  const { kernels } = x.device;
-  const out = x.device.empty(x.shape, "float32");
-  kernels.scalar("max", out, x, LOWEST_FLOAT32);
-  kernels.scalar("mul", out, out, -1);
-  kernels.scalar("max", out, out, LOWEST_FLOAT32);
-  return out;
-}
-
 /**
  * Returns 1 where x equals the maximum, else 0. Computed in float32, in which the difference of two distinct numbers is
- * never 0.
+ * never 0, and that of equal infinities is NaN. The derivative of relu is 0 for numbers ≤ 0, and 1 for NaN.
  */
 function createMaxIndicator(x: Tensor, maxValues: Tensor): Tensor {
   const { device, shape } = x;
-  using distanceToMax = negateFinite(x);
-  using negatedMax = negateFinite(maxValues);
-  using minusOne = device.empty([], "float32");
-  using minusOnes = minusOne.expand(shape);
-  device.kernels.binary("sub", distanceToMax, distanceToMax, negatedMax);
-  device.kernels.fill(minusOne, -1);
+  using difference = device.empty(shape, "float32");
+  using one = device.empty([], "float32");
+  using ones = one.expand(shape);
+  device.kernels.fill(one, 1);
+  device.kernels.binary("sub", difference, x, maxValues);
   const maxIndicator = device.empty(shape, "float32");
-  // relu'(0) is 0.
-  device.kernels.unaryBackward("relu", maxIndicator, distanceToMax, minusOnes);
+  // 1 for equal infinities.
+  device.kernels.unaryBackward("relu", maxIndicator, difference, ones);
+  device.kernels.scalar("mul", difference, difference, -1);
+  // 0 for equal finite numbers.
+  device.kernels.unaryBackward("relu", difference, difference, ones);
+  device.kernels.binary("sub", maxIndicator, maxIndicator, difference);
   device.kernels.scalar("add", maxIndicator, maxIndicator, 1);
   return maxIndicator;
+}
+
+/** Returns NaN where x is NaN, else 0. */
+function createNanOrZero(x: Tensor): Tensor {
+  const { device, shape } = x;
+  const out = device.empty(shape, "float32");
+  device.kernels.unary("tanh", out, x); // finite, also for infinities
+  device.kernels.scalar("mul", out, out, 0);
+  return out;
 }
 
 /**

@@ -10,6 +10,7 @@ import { layerNorm, rmsNorm } from "../../src/ops/norm.ts";
 import * as pointwise from "../../src/ops/pointwise.ts";
 import { max, mean, min, sum } from "../../src/ops/reduction.ts";
 import { softmax } from "../../src/ops/softmax.ts";
+import { LOWEST_FLOAT32 } from "../../src/storage.ts";
 import type { Tensor } from "../../src/tensor.ts";
 import { ReferenceDevice } from "../reference/device.ts";
 import { checkGradients, type GradientCase } from "../reference/gradients.ts";
@@ -375,7 +376,21 @@ test.each([
     [Infinity, 2, Infinity],
     [0.5, 0, 0.5],
   ],
-])("max with an infinite maximum: the gradient for %j is %j", async (values, expected) => {
+  // The largest finite number and infinity are different.
+  [
+    [LOWEST_FLOAT32, -Infinity, -Infinity],
+    [1, 0, 0],
+  ],
+  [
+    [-LOWEST_FLOAT32, Infinity, 0],
+    [0, 1, 0],
+  ],
+  // As for PyTorch's amax, no element equals NaN, so that the gradient of all elements is 0 / 0.
+  [
+    [1, NaN],
+    [NaN, NaN],
+  ],
+])("max with infinities and NaN: the gradient for %j is %j", async (values, expected) => {
   using device = new ReferenceDevice();
   using x = fromArray(device, values, [values.length]);
   x.requiresGrad = true;
