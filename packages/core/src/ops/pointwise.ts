@@ -95,14 +95,17 @@ const divOp = defineOp({
     const output = applyBinary("div", a, b);
     return { output, saved: { a: a.shape, b, output } };
   },
-  backward({ a, b, output }, dOut, [needsGradA, needsGradB]) {
-    using da = applyBinary("div", dOut, b);
-    return [
-      needsGradA ? sumToSize(da, a) : null,
-      needsGradB ? reduceGradient(scaleInPlace(applyBinary("mul", da, output), -1), b.shape) : null,
-    ];
-  },
+  backward: ({ a, b, output }, dOut, [needsGradA, needsGradB]) => [
+    needsGradA ? reduceGradient(applyBinary("div", dOut, b), a) : null,
+    needsGradB ? computeDivisorGradient({ b, output }, dOut) : null,
+  ],
 });
+
+/** −dOut · (a / b) / b. As in PyTorch, dOut / b is not computed, because it is infinite for very small b. */
+function computeDivisorGradient({ b, output }: { b: Tensor; output: Tensor }, dOut: Tensor): Tensor {
+  using quotient = applyBinary("div", output, b);
+  return reduceGradient(scaleInPlace(applyBinary("mul", quotient, dOut), -1), b.shape);
+}
 
 const scaleOp = defineOp({
   name: "scale",

@@ -398,3 +398,18 @@ test.each([
   y.backward();
   expect(Array.from(await x.grad!.read())).toEqual(expected);
 });
+
+test("div has a finite gradient if only the reciprocal of the divisor is not", async () => {
+  const device = new ReferenceDevice();
+  for (const [dtype, a, b] of [
+    ["float32", 2 ** -140, 2 ** -130],
+    ["float16", 2 ** -24, 2 ** -18],
+  ] as const) {
+    using dividend = fromArray(device, [a, 0], [2], { dtype });
+    using divisor = fromArray(device, [b, b], [2], { dtype });
+    divisor.requiresGrad = true;
+    using quotient = div(dividend, divisor);
+    quotient.backward(fromArray(device, [1, 1], [2], { dtype }));
+    expect(Array.from(await divisor.grad!.read())).toEqual([-a / b / b, -0]);
+  }
+});
