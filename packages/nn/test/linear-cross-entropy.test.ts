@@ -344,3 +344,23 @@ test("invalid shapes, dtypes and options are rejected", () =>
     );
     expect(() => linearCrossEntropy(ctx, x, head, target, { softcap: 0 })).toThrow(/softcap: expected a number > 0/);
   }));
+
+test("without a row that counts, the loss is NaN and all gradients are 0, as in PyTorch", () =>
+  onOneRank(async (ctx) => {
+    for (const computeLoss of [linearCrossEntropy, crossEntropyOfLinear]) {
+      using head = new Linear(ctx, 3, 4);
+      using x = randn(ctx, [2, 3]);
+      x.requiresGrad = true;
+      using ignored = fromArray(ctx, [-100, -100], [2]);
+      using loss = computeLoss(ctx, x, head, ignored);
+      loss.backward();
+      expect(await loss.item()).toBeNaN();
+      for (const { grad } of [x, head.weight, head.bias!]) {
+        expect((await grad!.read()).every((value) => value === 0)).toBe(true);
+      }
+    }
+  }));
+
+function crossEntropyOfLinear(ctx: Context, x: Tensor, head: Linear, target: Tensor): Tensor {
+  return crossEntropy(ctx, head.forward(x), target);
+}

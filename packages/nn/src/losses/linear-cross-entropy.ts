@@ -96,13 +96,27 @@ const linearCrossEntropyOp = defineOp({
       );
     }
     const shapes = [x, weight, ...(bias ? [bias] : [])].map(({ shape, dtype }) => ({ shape, dtype }));
-    return { output: sumRows(losses), saved: { ...gradients, shapes } };
+    const terms = sumRows(losses);
+    return { output: terms, saved: { ...gradients, count: terms.slice(0, 1, 2), shapes } };
   },
-  backward({ dx, dWeight, dBias, shapes }, dTerms) {
-    using dSum = dTerms.slice(0, 0, 1);
-    return [dx, dWeight, dBias].map((gradient, i) => (gradient ? scaleGradient(gradient, dSum, shapes[i]!) : null));
+  backward({ dx, dWeight, dBias, count, shapes }, dTerms) {
+    using factor = selectFactor(dTerms, count);
+    return [dx, dWeight, dBias].map((gradient, i) => (gradient ? scaleGradient(gradient, factor, shapes[i]!) : null));
   },
 });
+
+/**
+ * Returns the gradient of the sum, or 0 if no row counts: the mean over no rows has an infinite gradient, whose product
+ * with a gradient of 0 is NaN.
+ */
+function selectFactor(dTerms: Tensor, count: Tensor): Tensor {
+  const { device } = dTerms;
+  using dSum = dTerms.slice(0, 0, 1);
+  const factor = device.empty([1], "float32");
+  // relu'(count) is 1 for positive counts and 0 for 0.
+  device.kernels.unaryBackward("relu", factor, count, dSum);
+  return factor;
+}
 
 function zeros(device: Device, shape: readonly number[]): Tensor {
   const out = device.empty(shape, "float32");
