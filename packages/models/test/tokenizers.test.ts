@@ -244,10 +244,30 @@ describe("a tokenizer.json", () => {
     [{ type: "Punctuation", behavior: "Removed" }, ["the", "final", "countdown", " a\u0085b"]],
     [{ type: "Punctuation", behavior: "MergedWithNext" }, ["the", "-final", "-", "-countdown", "! a\u0085b"]],
     [{ type: "WhitespaceSplit" }, ["the-final--countdown!", "a", "b"]],
+    [{ type: "BertPreTokenizer" }, ["the", "-", "final", "-", "-", "countdown", "!", "a", "b"]],
   ])("is split like in Python's tokenizers: %o", (pre_tokenizer, pieces) => {
     const vocab = Object.fromEntries(["<unk>", ...new Set(pieces)].map((piece, id) => [piece, id]));
     const tokenizer = create({ pre_tokenizer, model: { type: "WordLevel", vocab, unk_token: "<unk>" } });
     expect(tokenizer.encode(`the-final--${rest}`)).toEqual(pieces.map((piece) => vocab[piece]));
+  });
+
+  // The results of Python's tokenizers 0.23.2.
+  const bert = {
+    ...{ type: "BertNormalizer", clean_text: true, handle_chinese_chars: true },
+    ...{ strip_accents: null, lowercase: true },
+  };
+  const stripBoth = { type: "Strip", strip_left: true, strip_right: true };
+  test.each([
+    [{ type: "Lowercase" }, "\uFEFFΟΔΟΣ ΑΣ.\u0085", "\uFEFFοδοσ ασ.\u0085"],
+    [bert, "ΟΔΟΣ ΑΣ.", "οδοσ ασ."],
+    [{ ...bert, lowercase: false }, "ΟΔΟΣ", "ΟΔΟΣ"],
+    [stripBoth, "\u0085 \uFEFFa \uFEFF\u0085 ", "\uFEFFa \uFEFF"],
+    [{ type: "Strip", strip_left: true, strip_right: false }, "\u0085 a\u0085 ", "a\u0085 "],
+    [{ type: "Sequence", normalizers: [{ type: "Lowercase" }, stripBoth] }, "\u0085ΑΣ ", "ασ"],
+  ])("is normalized like in Python's tokenizers: %o", (normalizer, text, normalizedText) => {
+    const vocab = { "<unk>": 0, [normalizedText]: 1 };
+    const model = { type: "WordLevel", vocab, unk_token: "<unk>" };
+    expect(create({ normalizer, pre_tokenizer: null, model }).encode(text)).toEqual([1]);
   });
 
   test("with a Split that is not supported is a FileError", () => {

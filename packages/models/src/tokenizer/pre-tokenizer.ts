@@ -6,7 +6,9 @@ import { isJsonObject, type Json } from "../config/fields.ts";
 /** A character of a word in Unicode. */
 const WORD_CHARACTERS = "\\p{Alphabetic}\\p{M}\\p{Nd}\\p{Pc}\\p{Join_Control}";
 const WORDS_PATTERN = `[${WORD_CHARACTERS}]+|[^${WORD_CHARACTERS}\\p{White_Space}]+`;
-const PUNCTUATION_PATTERN = "[\\p{P}\\u0021-\\u002F\\u003A-\\u0040\\u005B-\\u0060\\u007B-\\u007E]";
+const PUNCTUATION_CHARACTERS = "\\p{P}\\u0021-\\u002F\\u003A-\\u0040\\u005B-\\u0060\\u007B-\\u007E";
+const PUNCTUATION_PATTERN = `[${PUNCTUATION_CHARACTERS}]`;
+const BERT_PATTERN = `[^${PUNCTUATION_CHARACTERS}\\p{White_Space}]+|${PUNCTUATION_PATTERN}`;
 
 /** Returns a pre-tokenizer that @huggingface/tokenizers applies as Python's tokenizers apply the given one. */
 export function toEquivalentPreTokenizer(preTokenizer: unknown): unknown {
@@ -21,6 +23,8 @@ export function toEquivalentPreTokenizer(preTokenizer: unknown): unknown {
       return splitIntoMatches(WORDS_PATTERN);
     case "WhitespaceSplit":
       return splitIntoMatches("[^\\p{White_Space}]+");
+    case "BertPreTokenizer":
+      return splitIntoMatches(BERT_PATTERN);
     case "Punctuation":
       return split(PUNCTUATION_PATTERN, { behavior: behavior ?? "Isolated", isInverted: false });
     case "Split": {

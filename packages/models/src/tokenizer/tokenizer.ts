@@ -13,6 +13,7 @@ import { isJsonObject, type Json } from "../config/fields.ts";
 import { ByteFallback } from "./byte-fallback.ts";
 import { ChatTemplate, MessagesRejectedError } from "./chat-template.ts";
 import { checkTokenizer } from "./check-tokenizer.ts";
+import { toEquivalentNormalizer } from "./normalizer.ts";
 import { toEquivalentPreTokenizer } from "./pre-tokenizer.ts";
 import { createTokenBound, type TokenBound } from "./token-bound.ts";
 
@@ -96,7 +97,11 @@ export class Tokenizer {
     this.#tokenBound = createTokenBound(files.tokenizer);
     const settings = createSettings(files);
     [this.#huggingFaceTokenizer, this.#byteFallback] = this.#run(() => {
-      const json = { ...files.tokenizer, pre_tokenizer: toEquivalentPreTokenizer(files.tokenizer.pre_tokenizer) };
+      const json = {
+        ...files.tokenizer,
+        normalizer: toEquivalentNormalizer(files.tokenizer.normalizer),
+        pre_tokenizer: toEquivalentPreTokenizer(files.tokenizer.pre_tokenizer),
+      };
       const tokenizer = new HuggingFaceTokenizer(json, settings);
       return [tokenizer, ByteFallback.create(files, (token) => tokenizer.token_to_id(token))] as const;
     });
