@@ -1,6 +1,10 @@
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
-import type { Module } from "./module.ts";
+
+/** The part of a Module that its format depends on. The string of a child is its own tree. */
+interface ModuleTree {
+  children(): readonly (readonly [name: string, child: ModuleTree])[];
+}
 
 /** The tensors that a module itself owns, by name. */
 interface OwnTensors {
@@ -9,7 +13,7 @@ interface OwnTensors {
 }
 
 /** Returns the name of a module's class, for messages. */
-export function className(module: Module): string {
+export function className(module: ModuleTree): string {
   return module.constructor.name || "Module";
 }
 
@@ -17,7 +21,7 @@ export function className(module: Module): string {
  * Formats a module as PyTorch does: its class, its own tensors, and its children, indented. Consecutive children of a
  * list that are formatted equally are one entry, such as `(0-31): 32 x Block(…)`.
  */
-export function formatModule(module: Module, { parameters, buffers }: OwnTensors): string {
+export function formatModule(module: ModuleTree, { parameters, buffers }: OwnTensors): string {
   const tensorEntries = [
     ...[...parameters].map(([name, x]) => `${formatTensor(name, x)}${x.requiresGrad ? "" : ", frozen"}`),
     ...[...buffers].map(([name, x]) => `${formatTensor(name, x)}, buffer`),
@@ -32,7 +36,7 @@ function formatTensor(name: string, x: Tensor): string {
   return `${name} ${formatShape(x.shape)} ${x.dtype}`;
 }
 
-function formatChildren(children: readonly (readonly [name: string, child: Module])[]): readonly string[] {
+function formatChildren(children: ReturnType<ModuleTree["children"]>): readonly string[] {
   const groups: { first: string; last: string; count: number; text: string }[] = [];
   for (const [name, child] of children) {
     const text = String(child);
