@@ -2,8 +2,8 @@ import {
   dispatch,
   dispatchBounds,
   dispatchCandidates,
+  type DispatchOptions,
   evaluateDispatch,
-  type EvaluateDispatchOptions,
 } from "@mosaic/backend-flex";
 import { type Mask, masks, type Placement, type Span } from "@mosaic/core";
 import { createUniformGenerator } from "./lengths.ts";
@@ -44,7 +44,7 @@ export function measureOptimumGaps(instances: number, seed: number): OptimumGaps
 }
 
 interface Instance {
-  readonly options: Omit<EvaluateDispatchOptions, "placement">;
+  readonly options: Omit<DispatchOptions, "chunkSize">;
   readonly ranks: number;
   readonly chunksPerRank: number;
 }

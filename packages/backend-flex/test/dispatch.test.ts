@@ -129,6 +129,71 @@ describe("dispatch", () => {
     expect(dispatched.objective).toBeLessThan(contiguousEvaluation.objective);
   });
 
+  test.each(["left", "right"] as const)("places padded samples as their own masks, padded on the %s", (padding) => {
+    const [length, ranks, chunkSize, samples] = [96, 4, 4, [96, 20, 7, 0]];
+    const mask = samples.map((tokens) => masks.documents([tokens >> 1, tokens - (tokens >> 1)], "causal"));
+    const shiftedMasks = mask.map((each, sample) => {
+      const offset = padding === "left" ? length - samples[sample]! : 0;
+      const slices = each.slices(samples[sample]!, samples[sample]!);
+      return masks.fromSlices(
+        slices.map((slice) => ({
+          ...slice,
+          q0: slice.q0 + offset,
+          q1: slice.q1 + offset,
+          k0: slice.k0 + offset,
+          k1: slice.k1 + offset,
+        })),
+      );
+    });
+    const options = { mask, length, ranks, chunkSize, lengths: samples, padding };
+    const [placement, expected] = [dispatch(options), dispatch({ mask: shiftedMasks, length, ranks, chunkSize })];
+    for (let rank = 0; rank < ranks; rank++)
+      expect(placement.spans(rank, ranks, length)).toEqual(expected.spans(rank, ranks, length));
+    const evaluation = evaluateDispatch({ ...omitChunkSize(options), placement });
+    expect(evaluation).toEqual(evaluateDispatch({ mask: shiftedMasks, length, ranks, placement }));
+    expect(evaluation.ranks.reduce((sum, { pairs }) => sum + pairs, 0)).toBe(
+      mask.reduce((sum, each, i) => sum + masks.maskArea(each, samples[i]!, samples[i]!), 0),
+    );
+    const { queries, keys } = crossDispatch({
+      ...{ mask, queries: length, keys: length + 8, ranks, chunkSize, padding },
+      lengths: { queries: samples, keys: samples },
+    });
+    resolveShards(queries, ranks, length);
+    resolveShards(keys, ranks, length + 8);
+  });
+
+  test("balances the tokens of padded samples, with one mask for all and a cached placement for each padding", () => {
+    const options = { mask: masks.causal(), length: 1024, ranks: 4, chunkSize: 32, lengths: [1024, 100, 60, 60, 50] };
+    const placements = (["left", "right"] as const).map((padding) => dispatch({ ...options, padding }));
+    expect(placements[0]).not.toBe(placements[1]);
+    expect(dispatch(options)).toBe(placements[1]);
+    const unpadded = { mask: options.mask, length: 1024, ranks: 4, chunkSize: 32 };
+    expect(dispatch(unpadded)).not.toBe(placements[1]);
+    for (const [i, padding] of (["left", "right"] as const).entries()) {
+      const evaluate = (placement: Placement) =>
+        evaluateDispatch({ ...omitChunkSize(options), padding, placement }).objective;
+      expect(evaluate(placements[i]!)).toBeLessThanOrEqual(evaluate(zigzag()));
+      expect(dispatchBounds({ ...options, padding }).objective).toBeLessThanOrEqual(evaluate(placements[i]!));
+    }
+  });
+
+  test("rejects lengths that do not match the masks or the sequence", () => {
+    const options = { mask: masks.causal(), length: 10, ranks: 2 };
+    expect(() => dispatch({ ...options, lengths: [] })).toThrow(
+      "dispatch: lengths: expected the length of each sample",
+    );
+    expect(() => dispatch({ ...options, mask: [masks.causal()], lengths: [3, 4] })).toThrow(
+      /dispatch: lengths: expected .* one length per sample, received 1 masks, 2 lengths of queries, 2 lengths of keys/,
+    );
+    expect(() => dispatch({ ...options, lengths: [3, 11] })).toThrow(/lengths.*\[1\]: expected at most 10 tokens.*11/);
+    expect(() => dispatch({ ...options, lengths: [3], padding: "top" as "left" })).toThrow(/padding: expected .*"top"/);
+    expect(() => dispatch({ ...options, lengths: { queries: [3] } as never })).toThrow(/dispatch: lengths: expected/);
+    const crossLengths = { queries: [3, 4], keys: [5] };
+    expect(() => crossDispatch({ mask: masks.full(), queries: 10, keys: 10, ranks: 2, lengths: crossLengths })).toThrow(
+      /received 2 lengths of queries, 1 lengths of keys/,
+    );
+  });
+
   test("rejects invalid arguments, and placements reject other lengths and numbers of ranks", () => {
     const placement = dispatch({ mask: packedMask, length: 5000, ranks: 4 });
     expect(() => placement.spans(0, 5, 5000)).toThrow("a shard index below 4, 4 shards and length 5000");

@@ -7,14 +7,15 @@ import {
   type OptionsOf,
   type Placement,
   type ResolvedOptionsOf,
-  resolveSlices,
   ShapeError,
+  type Slice,
   type Span,
 } from "@mosaic/core";
 import type { DispatchCandidate } from "./assignment.ts";
 import { computeBounds, type DispatchBounds } from "./bounds.ts";
 import { CostModel, dispatchCostOptions } from "./cost.ts";
 import { createDispatchProblem, type DispatchProblem, type WeightedMask } from "./problem.ts";
+import { paddingOptions, resolveSampleMasks, type SampleLengths, toSampleLengths } from "./sample-masks.ts";
 import { solve, createStartCandidates } from "./solve.ts";
 
 const sharedOptions = {
@@ -42,6 +43,13 @@ export const dispatchOptions = defineOptions("dispatch", {
   mask: sharedOptions.mask,
   /** Length of the sequence. */
   length: option.integer({ min: 0 }),
+  /**
+   * Number of tokens of each sample, `[5, 8]`, if they are padded to `length`, as modules take it. A sample's mask applies
+   * to its own tokens. Default: no padding.
+   */
+  lengths: paddingOptions.lengths,
+  /** The side of the padding: before the tokens ("left") or after them ("right"). Default "right". */
+  padding: paddingOptions.padding,
   /** Number of ranks over which the sequence is sharded. */
   ranks: sharedOptions.ranks,
   /** Rows per chunk. The last chunk may be shorter. Default: 512, or less, so that a rank has 8 chunks. */
@@ -65,6 +73,14 @@ export const crossDispatchOptions = defineOptions("crossDispatch", {
   queries: option.integer({ min: 0 }),
   /** Length of the keys' sequence. */
   keys: option.integer({ min: 0 }),
+  /**
+   * Number of tokens of each sample, `{ queries: [5, 8], keys: [5, 8] }`, if sequences are padded to one length. A
+   * sample's mask applies to its own tokens, as if it were alone. Padding neither attends nor is attended to. Default:
+   * no padding.
+   */
+  lengths: paddingOptions.crossLengths,
+  /** The side of the padding: before the tokens ("left") or after them ("right"). Default "right". */
+  padding: paddingOptions.padding,
   /** Number of ranks over which the sequences are sharded. */
   ranks: sharedOptions.ranks,
   /** Rows per chunk. The last chunk may be shorter. Default: 512, or less, so that a rank has 8 chunks of queries. */
@@ -152,20 +168,24 @@ export function dispatchCandidates(
 /** Largest number of chunks. Each takes a few hundred bytes. */
 const MAX_CHUNKS = 2 ** 22;
 
-interface ProblemSettings extends Omit<ResolvedOptionsOf<typeof crossDispatchOptions>, "cost"> {
+interface ProblemSettings extends Omit<ResolvedOptionsOf<typeof crossDispatchOptions>, "cost" | "lengths" | "padding"> {
   readonly isSelfAttention: boolean;
+  readonly lengths?: SampleLengths | undefined;
+  readonly padding?: "left" | "right";
   readonly cost?: OptionsOf<typeof dispatchCostOptions> | undefined;
 }
 
 function toSelfAttentionSettings({
   length,
+  lengths,
   ...otherSettings
 }: ResolvedOptionsOf<typeof dispatchOptions>): ProblemSettings {
-  return { ...otherSettings, queries: length, keys: length, isSelfAttention: true };
+  const sampleLengths = toSampleLengths(lengths);
+  return { ...otherSettings, lengths: sampleLengths, queries: length, keys: length, isSelfAttention: true };
 }
 
 export function createProblem(settings: ProblemSettings): DispatchProblem {
-  const { mask, queries, keys, ranks, isSelfAttention } = settings;
+  const { queries, keys, ranks, isSelfAttention } = settings;
   const chunkSize =
     settings.chunkSize ?? Math.max(1, Math.min(DEFAULT_CHUNK_SIZE, Math.ceil(queries / (MIN_CHUNKS * ranks))));
   const chunks = Math.ceil(queries / chunkSize) + (isSelfAttention ? 0 : Math.ceil(keys / chunkSize));
@@ -179,7 +199,7 @@ export function createProblem(settings: ProblemSettings): DispatchProblem {
   }
   const model = new CostModel(dispatchCostOptions.parse(settings.cost ?? {}));
   return createDispatchProblem({
-    masks: groupEqualMasks(mask, queries, keys),
+    masks: groupEqualMasks(settings),
     queries,
     keys,
     isSelfAttention,
@@ -189,15 +209,12 @@ export function createProblem(settings: ProblemSettings): DispatchProblem {
   });
 }
 
-/** Groups samples with the same mask and resolves the slices of each. */
-function groupEqualMasks(mask: Mask | readonly Mask[], queries: number, keys: number): WeightedMask[] {
-  const sampleCounts = new Map<Mask, number>();
-  for (const sampleMask of Array.isArray(mask) ? (mask as readonly Mask[]) : [mask as Mask])
-    sampleCounts.set(sampleMask, (sampleCounts.get(sampleMask) ?? 0) + 1);
-  if (sampleCounts.size === 0) {
-    throw new OptionError({ where: "dispatch: mask", expected: "a mask, or one mask per sample", received: "none" });
-  }
-  return [...sampleCounts].map(([each, count]) => ({ slices: resolveSlices(each, queries, keys), samples: count }));
+/** Resolves the slices of each sample, and groups samples with the same slices. */
+function groupEqualMasks({ mask, lengths, padding = "right", queries, keys }: ProblemSettings): WeightedMask[] {
+  const sampleCounts = new Map<readonly Slice[], number>();
+  for (const slices of resolveSampleMasks("dispatch", { mask, lengths, padding }, { queries, keys }))
+    sampleCounts.set(slices, (sampleCounts.get(slices) ?? 0) + 1);
+  return [...sampleCounts].map(([slices, samples]) => ({ slices, samples }));
 }
 
 interface DispatchPlacements {
@@ -213,10 +230,11 @@ const placementCache = new WeakMap<
 const MAX_CACHED_PLACEMENTS = 32;
 
 function solvePlacements(settings: ProblemSettings): DispatchPlacements {
-  const { mask, queries, keys, ranks, chunkSize, cost, isSelfAttention } = settings;
+  const { mask, lengths, padding, queries, keys, ranks, chunkSize, cost, isSelfAttention } = settings;
   const masks = Array.isArray(mask) ? (mask as readonly Mask[]) : [mask as Mask];
   const resolvedCost = dispatchCostOptions.parse(cost ?? {});
-  const key = JSON.stringify([queries, keys, ranks, chunkSize ?? null, isSelfAttention, resolvedCost]);
+  const samples = lengths && { queries: lengths.queries, keys: lengths.keys, padding };
+  const key = JSON.stringify([queries, keys, ranks, chunkSize ?? null, isSelfAttention, resolvedCost, samples]);
   const firstMask = masks[0];
   const cachedEntries = (firstMask && placementCache.get(firstMask)) ?? [];
   const cachedEntry = cachedEntries.find(

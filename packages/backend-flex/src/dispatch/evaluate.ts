@@ -1,19 +1,10 @@
-import {
-  defineOptions,
-  type Mask,
-  OptionError,
-  option,
-  type OptionsOf,
-  resolvePlacement,
-  resolveShards,
-  resolveSlices,
-  type Span,
-} from "@mosaic/core";
+import { defineOptions, option, type OptionsOf, resolvePlacement, resolveShards, type Span } from "@mosaic/core";
 import { unionSlices, visiblePairsUnchecked } from "@mosaic/core/context-parallel";
 import { RowOwners, visibleKeys } from "../required-rows.ts";
 import { computeTime } from "./assignment.ts";
 import { CostModel, dispatchCostOptions } from "./cost.ts";
 import type { WeightedMask } from "./problem.ts";
+import { paddingOptions, resolveSampleMasks, type SampleLengths, toSampleLengths } from "./sample-masks.ts";
 
 export const evaluateDispatchOptions = defineOptions("evaluateDispatch", {
   /**
@@ -31,6 +22,13 @@ export const evaluateDispatchOptions = defineOptions("evaluateDispatch", {
   keys: option.integer({ min: 0, optional: true }),
   /** Placement of the keys. Default: that of the queries. */
   keyPlacement: option.placement({ optional: true }),
+  /**
+   * Number of tokens of each sample, as `dispatch` takes it, `[5, 8]`, or `crossDispatch`, `{ queries: [5, 8], keys: [5,
+   * 8] }`. A sample's mask applies to its own tokens. Default: no padding.
+   */
+  lengths: option.either(paddingOptions.lengths, paddingOptions.crossLengths, { optional: true }),
+  /** The side of the padding: before the tokens ("left") or after them ("right"). Default "right". */
+  padding: paddingOptions.padding,
   /** The cost model of the prediction, a DispatchCost. Default: an H100 with a port of 400 Gbit/s. */
   cost: option.nested(dispatchCostOptions, { optional: true, expected: "a DispatchCost" }),
 });
@@ -91,20 +89,15 @@ export function evaluateDispatch(options: EvaluateDispatchOptions): DispatchEval
   const queryShards = resolveShards(placement, ranks, length);
   const keyPlacement = settings.keyPlacement === undefined ? placement : resolvePlacement(settings.keyPlacement);
   const keyShards = resolveShards(keyPlacement, ranks, keys);
-  const masks = Array.isArray(settings.mask) ? (settings.mask as readonly Mask[]) : [settings.mask as Mask];
-  if (masks.length === 0) {
-    throw new OptionError({
-      where: "evaluateDispatch: mask",
-      expected: "a mask, or one mask per sample",
-      received: "none",
-    });
-  }
+  const { mask, padding } = settings;
+  const lengths = Array.isArray(settings.lengths) ? toSampleLengths(settings.lengths) : settings.lengths;
+  const batchMask = { mask, padding, lengths: lengths as SampleLengths | undefined };
+  const sampleMasks = resolveSampleMasks("evaluateDispatch", batchMask, { queries: length, keys });
   const pairs = new Float64Array(ranks);
   const rankCounter = new RequiredRowCounter(keyShards);
   const ranksPerHost = model.ranksPerHost;
   const hostCounter = model.isTwoLevel ? new RequiredRowCounter(groupShardsByHost(keyShards, ranksPerHost)) : undefined;
   const hostQueryShards = hostCounter ? groupShardsByHost(queryShards, ranksPerHost) : [];
-  const sampleMasks = masks.map((mask) => resolveSlices(mask, length, keys));
   const allKeys = [{ start: 0, length: keys, step: 1 }];
   for (const slices of sampleMasks)
     for (const [rank, spans] of queryShards.entries()) pairs[rank]! += visiblePairsUnchecked(spans, allKeys, slices);
