@@ -57,11 +57,10 @@ export class ParameterMismatchError extends MosaicError {
     const descriptions = [...ranksByParameter].map(
       ([name, ranks]) => `"${name}", which differs between ${formatPairs(ranks)}`,
     );
-    const numOmitted = descriptions.length - MAX_LISTED;
     super({
       where,
       expected: "parameters that are equal on all ranks",
-      received: `${descriptions.slice(0, MAX_LISTED).join("; ")}${numOmitted > 0 ? `; and ${numOmitted} more parameters` : ""}`,
+      received: joinFirst(descriptions, "; ", "parameters"),
       remedy:
         "load checkpoints on all ranks, and create parameters with createParameter or from values that are equal on " +
         "all ranks, such as randn with { seed, stream }; register tensors that may differ with addBuffer",
@@ -72,10 +71,18 @@ export class ParameterMismatchError extends MosaicError {
 }
 
 /** Formats the pairs of ranks (r − 1, r). */
-function formatPairs(ranks: readonly number[]): string {
-  const pairs = ranks.slice(0, MAX_LISTED).map((rank) => `ranks ${rank - 1} and ${rank}`);
-  const numOmitted = ranks.length - MAX_LISTED;
-  return `${pairs.join(", ")}${numOmitted > 0 ? `, and ${numOmitted} more pairs` : ""}`;
+const formatPairs = (ranks: readonly number[]): string =>
+  joinFirst(
+    ranks.map((rank) => `ranks ${rank - 1} and ${rank}`),
+    ", ",
+    "pairs",
+  );
+
+/** Joins the first texts, and states how many more there are. */
+function joinFirst(texts: readonly string[], separator: string, noun: string): string {
+  const numOmitted = texts.length - MAX_LISTED;
+  const omittedTexts = numOmitted > 0 ? [`and ${numOmitted} more ${noun}`] : [];
+  return [...texts.slice(0, MAX_LISTED), ...omittedTexts].join(separator);
 }
 
 type NamedParameter = readonly [name: string, parameter: Tensor];
