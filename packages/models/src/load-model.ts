@@ -32,7 +32,8 @@ export type CreateModelOptions = OptionsOf<typeof createModelOptions>;
 
 /**
  * Creates a model with random weights from the fields of a config.json, for training from scratch: the equivalent of
- * transformers' `from_config`. Collective.
+ * transformers' `from_config`, except for initializer_range, which is not used. The embedding is drawn from
+ * N(0, 0.02²), and the linear layers from U(−1/√in, 1/√in), as by `Linear`. Collective.
  *
  * @example
  * ```ts
