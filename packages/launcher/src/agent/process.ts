@@ -78,10 +78,16 @@ async function multiHostOptions(index: number, endpoint: string): Promise<Partia
   };
 }
 
+function parseBindAny(text: string): boolean {
+  const value = parseFlag(text);
+  if (value === undefined) throw new UsageError(`MOSAIC_BIND_ANY: expected true or false, received "${text}"`);
+  return value;
+}
+
 async function listenAt(address: string, secret: string): Promise<TlsServer> {
   const endpoint = parseAddress(address);
   const hasTimedOut = startDeadline(BIND_TIMEOUT_MS);
-  const bindsAllAddresses = parseFlag(process.env.MOSAIC_BIND_ANY ?? "") === true;
+  const bindsAllAddresses = parseBindAny(process.env.MOSAIC_BIND_ANY ?? "");
   const bindOptions = { endpoint, bindsAllAddresses, timeoutMs: BIND_TIMEOUT_MS, name: "MASTER_ADDR" };
   const onWaiting = (message: string): void => console.error(message);
   const host = await bindAddress(bindOptions, { isEnding: hasTimedOut, onWaiting });

@@ -283,6 +283,17 @@ describe("ranks of torchrun, mpirun or srun on several hosts", () => {
     await expect(openAddressOn(0, 0)).rejects.toThrow(/192\.0\.2\.1 is not an address of this host, which runs rank 0/);
   }, 30_000);
 
+  test("rank 0 rejects a MOSAIC_BIND_ANY that is neither on nor off", async () => {
+    stubEnv({ MOSAIC_BIND_ANY: "all" });
+    await expect(openAddressOn(0, 0)).rejects.toThrow(/MOSAIC_BIND_ANY: expected true or false, received "all"/);
+    for (const value of ["Off", "yes"]) {
+      stubEnv({ MOSAIC_BIND_ANY: value });
+      await openAddressOn(0, 0);
+      releaseAddresses();
+      await vi.waitFor(() => expect(listAgentPids(directory)).toEqual([]), { timeout: 5000, interval: 5 });
+    }
+  });
+
   test("rank 0 waits for the port to be released, and uses a port other than that of torchrun's store", async () => {
     const server = await listen(Number(port));
     setTimeout(() => server.close(), 500);
