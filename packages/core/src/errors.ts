@@ -154,6 +154,8 @@ function findHint(text: string): string | undefined {
     const lastIndex = Number(index[1]);
     return `in an Embedding, the indices are token ids and the table has ${lastIndex + 1} rows: enlarge the table, or correct the token ids`;
   }
+  if (/\bout of memory for \d+ bytes of receive buffers/.test(text))
+    return "dispose tensors, use smaller batches, or raise the memoryLimit of the device";
   // For two mismatched calls: whether their rows, queries or keys have different lengths.
   const lengths = [...text.matchAll(/\b(rows|queries|keys) (\d+) over /g)];
   const haveDifferentLengths = lengths.some(([, kind, length]) =>

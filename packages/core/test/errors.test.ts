@@ -5,6 +5,7 @@ import {
   DeviceError,
   errorFromFailure,
   formatValue,
+  OutOfMemoryError,
   PeerLostError,
   ShapeError,
 } from "../src/errors.ts";
@@ -44,6 +45,15 @@ test.each(["gatherRows", "scatterAddRows"])("an index error of %s mentions Embed
     `${kernel}: expected integers from 0 to 3, received 4; in an Embedding, the indices are token ids and the table has 4 rows: enlarge the table, or correct the token ids`,
   );
   expect(error.details.where).toBe(kernel);
+});
+
+test("an error of receive buffers that exceed the memory has a remedy", () => {
+  const message = "allReduce #5 (world): out of memory for 1048576 bytes of receive buffers";
+  const error = errorFromFailure(6, message);
+  expect(error).toBeInstanceOf(OutOfMemoryError);
+  expect(error.message).toBe(
+    `${message}; dispose tensors, use smaller batches, or raise the memoryLimit of the device`,
+  );
 });
 
 const describeMismatch = (first: string, second: string) =>
