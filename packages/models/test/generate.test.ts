@@ -238,6 +238,21 @@ test.each(["bfloat16", "float16"] as const)(
   },
 );
 
+test.each([
+  ["float32", 4],
+  ["bfloat16", 2],
+  ["float16", 4],
+] as const)("the cache of a model in %s has %i bytes per number by default", async (dtype, numBytes) => {
+  await using folder = await writeFolder(models.qwen2!, { dtype });
+  await onRanks(oneRank, async (ctx) => {
+    using model = await loadModel(ctx, folder.path);
+    const { layers, numKvHeads, headDim } = model.config;
+    using cache = new GenerationCache(model, { maxTokens: 100, blockSize: 16 });
+    expect(cache.maxTokens).toBe(112);
+    expect(cache.bytes).toBe(112 * layers.length * 2 * numKvHeads * headDim * numBytes);
+  });
+});
+
 test("a generation leaves nothing allocated on the device", async () => {
   await using folder = await writeFolder(models.llama3!);
   await onRanks(oneRank, async (ctx) => {
