@@ -42,6 +42,22 @@ test("countHostTraffic counts a gathered share once for each other host", () => 
   expect(traffic.map(({ forward }) => forward)).toEqual([3 * 40, 2 * 2 * 40, 5 * 40]);
 });
 
+test("a broadcast is received on another host by the rank with the root's index there, which forwards it", () => {
+  const countSentMessages = (root: number): number[] => {
+    const backend: AttentionBackend = {
+      name: "scripted",
+      axes: [],
+      attend: (ctx) => scope(() => ctx.world.broadcast(ctx.device.empty([10], "float32"), root).wait()),
+      attendBackward() {},
+    };
+    const { ranks } = count(record({ ...call, backend, mesh: { sp: 5 }, hosts: [0, 0, 1, 1, 1] }));
+    return ranks.map(({ forward }) => forward.sent.messages);
+  };
+  expect(countSentMessages(0)).toEqual([2, 0, 2, 0, 0]);
+  expect(countSentMessages(1)).toEqual([0, 2, 0, 2, 0]);
+  expect(countSentMessages(3)).toEqual([0, 1, 0, 3, 0]);
+});
+
 test("countHostTraffic rejects host lists of the wrong length", () => {
   expect(() => countHostTraffic(call, [[0, 1]])).toThrow(
     /countHostTraffic: expected an array of arrays of 6 hosts, one host per rank/,

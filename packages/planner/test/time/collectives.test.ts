@@ -64,3 +64,17 @@ test("an allGather crosses nodes on two links as a ring and once per node in dir
     9,
   );
 });
+
+test("a collective that forwards shares within nodes has the latency of both hops", () => {
+  const link = { ...directProfile.links.self, bandwidth: 1e9 };
+  const profile: Profile = {
+    ...{ ...directProfile, ranksPerNode: 2 },
+    links: { self: link, "intra-node": { ...link, latency: 10 }, "inter-node": { ...link, latency: 100 } },
+  };
+  const secondsOf = (name: string): number => runScript({ sp: n }, profile, collectives[name]!).seconds;
+  expect(secondsOf("allGather")).toBeCloseTo(110, 3);
+  expect(secondsOf("broadcast")).toBeCloseTo(110, 3);
+  expect(secondsOf("allReduce")).toBeCloseTo(210, 3);
+  expect(secondsOf("reduceScatter")).toBeCloseTo(100, 3);
+  expect(secondsOf("allToAll")).toBeCloseTo(100, 3);
+});
