@@ -3,8 +3,9 @@ import { ring } from "@mosaic/backend-ring";
 import { ulysses } from "@mosaic/backend-ulysses";
 import { type AttentionBackend, type Coordinate, masks, zigzag } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { predict, profiles, estimate } from "../src/index.ts";
+import { estimate, predict, type Profile, profiles } from "../src/index.ts";
 import { gatheringBackend } from "./gathering.ts";
+import { profileWithLink } from "./time/toy.ts";
 
 const call = { tokens: 65_536, numHeads: 16, numKvHeads: 8, headDim: 128, mask: masks.causal(), placement: zigzag() };
 const arrangements: readonly (readonly [string, AttentionBackend, Coordinate])[] = [
@@ -28,6 +29,27 @@ test.each(arrangements)(
     }
   },
 );
+
+test.each<[string, Profile, number]>([
+  [
+    "whose host takes longer than kernels and transfers",
+    { ...profileWithLink({ bandwidth: 1e30 }), enqueue: 100 },
+    100,
+  ],
+  ["with shared links in both directions", profileWithLink({ duplex: false }), 1],
+  ["whose ranks share one link", { ...profileWithLink({ sharedBy: 16 }), ranksPerNode: 4 }, 1],
+  ["with fewer cores than ranks", { ...profileWithLink({ bandwidth: 1e30 }), cores: { perNode: 1, wait: 0 } }, 1],
+  ["with inefficient cores", { ...profileWithLink({ bandwidth: 1e30 }), cores: { perNode: 8, efficiency: 0.125 } }, 1],
+  ["with a cost of each wait", { ...profileWithLink({ bandwidth: 1e30 }), cores: { perNode: 8, wait: 10 } }, 1],
+  ["with a cost of each step", { ...profileWithLink({ bandwidth: 1e30 }), stepOverhead: 2000 }, 100],
+])("the estimate equals the simulation on a machine %s", (_, profile, secondsPerOperation) => {
+  const toyCall = { backend: ring(), mesh: { sp: 4 }, tokens: 32, numHeads: 1, headDim: 4, dtype: "float32" } as const;
+  const simulated = predict(toyCall, profile, { keep: () => false });
+  const estimated = estimate(toyCall, profile);
+  // Kernels take a few seconds.
+  expect(simulated.seconds).toBeGreaterThan(20 * secondsPerOperation);
+  expect(Math.abs(estimated.seconds / simulated.seconds - 1)).toBeLessThan(0.05);
+});
 
 test("estimate accepts a list of ranks and supports collectives", () => {
   const backend = gatheringBackend();

@@ -81,7 +81,7 @@ function estimateRankTimes({ tape }: RecordedRank, context: EstimateContext): Ra
   const totals = { seconds: 0, forwardSeconds: 0, computeSeconds: 0, exposedSeconds: 0, events: 0 };
   const endTimeByWorkId = new Map<number, number>();
   const freeTimeByChannel = new Map<number, number>();
-  let [enqueuedTime, lastTransferEnd] = [0, 0];
+  let [enqueuedTime, lastTransferEnd] = [profile.stepOverhead ?? 0, 0];
   const event = tape.read();
   while (event.next()) {
     totals.events++;
@@ -93,7 +93,8 @@ function estimateRankTimes({ tape }: RecordedRank, context: EstimateContext): Ra
     enqueuedTime += profile.enqueue;
     totals.seconds = Math.max(totals.seconds, enqueuedTime);
     if (event.op === "wait") {
-      const waitSeconds = Math.max(0, endTimeByWorkId.get(event.arg(0))! - totals.seconds);
+      const { wait = 0 } = profile.cores ?? {};
+      const waitSeconds = Math.max(0, endTimeByWorkId.get(event.arg(0))! - totals.seconds) + wait;
       totals.exposedSeconds += waitSeconds;
       totals.seconds += waitSeconds;
     } else if (isCollective(event.op)) {
@@ -127,9 +128,10 @@ interface KernelRates {
 function sharedRates({ cores, communicationTax, ranksPerNode }: Profile, size: number): KernelRates {
   const ranksPerHost = Math.min(size, ranksPerNode);
   const coreShare = (busyThreads: number): number => (cores ? Math.min(1, cores.perNode / busyThreads) : 1);
+  const { efficiency = 1 } = cores ?? {};
   return {
-    exclusiveRate: coreShare(ranksPerHost),
-    overlappedRate: (1 - communicationTax) * coreShare(2 * ranksPerHost),
+    exclusiveRate: efficiency * coreShare(ranksPerHost),
+    overlappedRate: (1 - communicationTax) * efficiency * coreShare(2 * ranksPerHost),
     transferRate: coreShare(2 * ranksPerHost),
   };
 }
