@@ -156,6 +156,10 @@ describe("missing fields have the defaults of transformers", () => {
     expect(describeDefaults({ ...qwen, sliding_window: null })).toMatchObject({ windows: [null], numFullLayers: 30 });
   });
 
+  test("Mistral has 8 KV heads, whatever the number of heads", () => {
+    expect(describeDefaults({ model_type: "mistral", num_attention_heads: 32 }).numKvHeads).toBe(8);
+  });
+
   test("null is no number of KV heads of their own, and no end token", () => {
     const fields = { num_attention_heads: 16, num_key_value_heads: null, eos_token_id: null };
     for (const model_type of ["llama", "mistral", "qwen2", "qwen3"])

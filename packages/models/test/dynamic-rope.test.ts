@@ -80,6 +80,8 @@ test("rejects texts that depend on their length in a batch, and prompts that a c
       /generate: cache: expected maxPrefillTokens of at least 17, .* "dynamic", received 16; create the cache with a larger/,
     );
     expect(() => loaded.generate({ tokens: tokens.values.slice(0, 16), cache })).not.toThrow();
+    using largeCache = new GenerationCache(loaded, { maxTokens: 128, maxPrefillTokens: 17 });
+    expect(() => loaded.generate({ tokens: tokens.values.slice(0, 17), cache: largeCache })).not.toThrow();
     return Promise.resolve();
   });
 });

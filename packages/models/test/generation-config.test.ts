@@ -81,6 +81,17 @@ test.each<[Readonly<Record<string, unknown>>, number]>([
   });
 });
 
+test("the seed is that of the context by default", async () => {
+  await onModel({}, (model) => {
+    const { ctx, config, settings, decoder, tokenizer, generationConfig } = model;
+    const otherModel = { ctx: { ...ctx, seed: 7 }, config, settings, decoder, tokenizer, generationConfig };
+    const resolveSeed = (options: GenerateOptions) =>
+      resolveGeneration({ ...otherModel, project: (hidden) => model.project(hidden) }, options).seed;
+    expect(resolveSeed({ tokens })).toBe(7);
+    expect(resolveSeed({ tokens, seed: 3 })).toBe(3);
+  });
+});
+
 describe("a temperature or top_k from which transformers samples no token", () => {
   test.each<[Readonly<Record<string, unknown>>, GenerateOptions, RegExp]>([
     [
