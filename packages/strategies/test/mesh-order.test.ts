@@ -14,6 +14,7 @@ import { cpu } from "@mosaic/kernels-cpu";
 import { formatBytes } from "@mosaic/planner";
 import { afterEach, expect, test } from "vitest";
 import { composed, hierarchical, type Strategy } from "../src/index.ts";
+import { crossesHosts } from "../src/mesh-order.ts";
 
 const warnings: (Error & { code?: string })[] = [];
 const collectWarning = (warning: Error): void => void (warning.name === "MosaicWarning" && warnings.push(warning));
@@ -141,4 +142,11 @@ test("hierarchical accepts ranks of one host as a node even if their numbers are
     Object.assign(ctx.mesh, { group });
     await Promise.all(contexts.map((each) => each.close()));
   }
+});
+
+test("an axis crosses hosts if neighbors along it are on different hosts", () => {
+  const shape = { node: 2, gpu: 2 };
+  expect(["node", "gpu"].map((axis) => crossesHosts([0, 0, 1, 1], shape, axis))).toEqual([true, false]);
+  expect(["node", "gpu"].map((axis) => crossesHosts([0, 1, 0, 1], shape, axis))).toEqual([false, true]);
+  expect(["node", "gpu"].map((axis) => crossesHosts([0, 0, 0, 0], shape, axis))).toEqual([false, false]);
 });

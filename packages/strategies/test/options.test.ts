@@ -3,6 +3,7 @@ import { ring } from "@mosaic/backend-ring";
 import { runOnWorld } from "@mosaic/conformance";
 import {
   attention,
+  type AttentionBackend,
   type Context,
   type Coordinate,
   layoutOf,
@@ -59,6 +60,11 @@ test("a strategy that omits its axis or its inner backend is rejected when it is
   expect(() => composed({ meshShape, seqParallel: (_, inner) => ring({ inner }) })).toThrow(
     `composed: seqParallel: expected a backend along seq, received ring(sp), along sp; ${remedy}`,
   );
+  const withAnotherAxis = (axis: string, inner: AttentionBackend) =>
+    ring({ axis: "other", inner: ring({ axis, inner }) });
+  expect(() => composed({ meshShape, seqParallel: withAnotherAxis })).toThrow(
+    `composed: seqParallel: expected a backend along seq, received ring(other, ring(seq)), along other, seq; ${remedy}`,
+  );
 });
 
 test("meshFor returns the mesh to pass to init", () => {
@@ -67,6 +73,9 @@ test("meshFor returns the mesh to pass to init", () => {
   expect(hierarchical({ intraNodeSize: 8 }).meshFor(24)).toEqual({ node: 3, gpu: 8 });
   expect(() => composed({ meshShape: { head: 2, seq: 4 } }).meshFor(6)).toThrow(
     "expected 8 ranks, 2 for heads × 4 for the sequence, received 6",
+  );
+  expect(() => hierarchical({ intraNodeSize: 8 }).meshFor(0)).toThrow(
+    /hierarchical: expected a multiple of 8 ranks, received 0 ranks/,
   );
   expect(() => hierarchical({ intraNodeSize: 8 }).meshFor(12)).toThrow(
     "expected a multiple of 8 ranks, received 12 ranks",
