@@ -9,6 +9,7 @@ import {
   poisonMemory,
   type Trial,
 } from "@mosaic/conformance";
+import { attention, type AttentionBackend, layoutOf, local, ones, randn } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ulysses } from "../src/index.ts";
 import { makeWorld } from "../../../vitest.world.ts";
@@ -51,4 +52,42 @@ test.each(
     return measurements;
   });
   checkTrials("ulysses", ranks);
+});
+
+test("the inner backend receives the origin of each part of a rank's heads, forward and backward", async () => {
+  const origins = { attend: new Set<string>(), attendBackward: new Set<string>() };
+  const localBackend = local();
+  const inner: AttentionBackend = {
+    ...localBackend,
+    attend(ctx, call, state, kv) {
+      origins.attend.add(`rank ${ctx.rank}: ${call.q.shape[1]} heads from ${call.modifiers!.origin!.head}`);
+      localBackend.attend(ctx, call, state, kv);
+    },
+    attendBackward(ctx, call, grads, kv) {
+      origins.attendBackward.add(`rank ${ctx.rank}: ${call.q.shape[1]} heads from ${call.modifiers!.origin!.head}`);
+      localBackend.attendBackward(ctx, call, grads, kv);
+    },
+  };
+  await runOnWorld(makeWorld, { size: 2, mesh: { sp: 2 } }, async (ctx) => {
+    const layout = layoutOf({ mesh: ctx.mesh.shape, axes: ["sp"], length: 8 });
+    using q = randn(ctx, [1, 12, 4, 8]);
+    using k = randn(ctx, [1, 3, 4, 8]);
+    using slopes = ones(ctx, [12]);
+    q.requiresGrad = true;
+    const options = { backend: ulysses({ inner }), alibiSlopes: slopes, queries: layout, keys: layout };
+    using out = attention(ctx, q, k, k, options);
+    using dOut = ones(ctx, out.shape);
+    out.backward(dOut);
+    using dq = q.grad!;
+    await dq.read();
+  });
+  // Of four query heads per KV head, a rank has one and a half groups.
+  const parts = [
+    "rank 0: 4 heads from 0",
+    "rank 0: 2 heads from 4",
+    "rank 1: 2 heads from 6",
+    "rank 1: 4 heads from 8",
+  ];
+  expect([...origins.attend].toSorted()).toEqual(parts.toSorted());
+  expect([...origins.attendBackward].toSorted()).toEqual(parts.toSorted());
 });
