@@ -1,3 +1,4 @@
+import { spawnSync } from "node:child_process";
 import { describe, expect, test } from "vitest";
 import { ChunkBuffers, recvTransfers, sendTransfers } from "../src/context-parallel/buffers.ts";
 import { dependencyTable, dependencyTableCache, LayoutCache, modulo } from "../src/context-parallel/dependencies.ts";
@@ -195,5 +196,15 @@ test("another value that is passed instead of a context has the remedy to pass t
   );
   expect(() => new Linear(4 as never, 4, 4)).toThrow(
     /^Linear: expected a Context from init\(\), received 4; pass the context first, as in Linear\(ctx, …\)$/,
+  );
+});
+
+test("a process without code generation from strings gets an error that names the option of Node", () => {
+  const index = new URL("../dist/index.js", import.meta.url).href;
+  const script = `import { compileKernel } from ${JSON.stringify(index)};
+    try { compileKernel("fill", "", []); } catch ({ name, message }) { console.log(name, message); }`;
+  const args = ["--disallow-code-generation-from-strings", "--input-type=module", "-e", script];
+  expect(spawnSync(process.execPath, args, { encoding: "utf8" }).stdout).toMatch(
+    /^MosaicError compileKernel: expected a process that may .*; omit --disallow-code-generation-from-strings\n$/,
   );
 });

@@ -51,6 +51,7 @@ export function loadAddon<Native extends { readonly protocol: number }>(file: Ad
       `protocol version mismatch: the addon uses version ${native.protocol}, the JavaScript package uses version ${file.protocol}`,
     );
   } catch (cause) {
+    if ((cause as NodeJS.ErrnoException).code === "ERR_DLOPEN_DISABLED") throw addonsDisabledError(file, cause);
     const host = describeHost();
     throw host === undefined
       ? new AddonLoadError(explainLoadFailure(file, cause), { cause })
@@ -73,6 +74,16 @@ function isOlder(version: string, other: string): boolean {
     text.split(".").map(Number),
   ) as [number[], number[]];
   return major < otherMajor || (major === otherMajor && minor < otherMinor);
+}
+
+function addonsDisabledError({ packageName, description }: AddonFile, cause: unknown): AddonLoadError {
+  const errorDetails = {
+    where: `${packageName}: ${description}`,
+    expected: "a process that may load native addons",
+    received: "one in which Node has disabled them",
+    remedy: "omit --no-addons, and under Node's permission model pass --allow-addons",
+  };
+  return new AddonLoadError(errorDetails, { cause });
 }
 
 function unsupportedHostError({ packageName, description }: AddonFile, host: string, cause: unknown): AddonLoadError {

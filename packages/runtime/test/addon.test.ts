@@ -1,7 +1,8 @@
+import { spawnSync } from "node:child_process";
 import { mkdirSync, mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { pathToFileURL } from "node:url";
+import { fileURLToPath, pathToFileURL } from "node:url";
 import { AddonLoadError } from "@mosaic/core";
 import { afterEach, expect, onTestFinished, test, vi } from "vitest";
 import { findAddon, loadAddon } from "../src/addon.ts";
@@ -86,4 +87,18 @@ test("supported hosts get an error that states why the addon cannot be loaded", 
     overrideHost("linux", "x64", glibc);
     expect(() => loadFrom("/nowhere/addon.node")).toThrow(/does not exist[\s\S]*MOSAIC_PREBUILDS/);
   }
+});
+
+test("a process without addons gets an error that names the options of Node", () => {
+  const index = fileURLToPath(new URL("../dist/index.js", import.meta.url));
+  const path = join(createDirectoryWith("addon.node"), "addon.node");
+  const addon = { packageName: "@mosaic/test", description: "an example", path, protocol: 1, requirements: "nothing" };
+  const script = `import { loadAddon } from ${JSON.stringify(index)};
+    try { loadAddon(${JSON.stringify(addon)}); } catch ({ name, message }) { console.log(name, message); }`;
+  const { stdout } = spawnSync(process.execPath, ["--no-addons", "--input-type=module", "-e", script], {
+    encoding: "utf8",
+  });
+  expect(stdout).toMatch(
+    /^AddonLoadError @mosaic\/test: an example: expected a process that may load native addons, .*; omit --no-addons/,
+  );
 });

@@ -1,4 +1,4 @@
-import { expectValue, formatValue, OptionError } from "../errors.ts";
+import { expectValue, formatValue, MosaicError, OptionError } from "../errors.ts";
 import type { DType } from "../storage.ts";
 import type { Tensor } from "../tensor.ts";
 import type { Access, Field, KernelFeature, KernelName, Kernels, TensorField } from "./kernels.ts";
@@ -179,6 +179,7 @@ export function compileKernel<K extends KernelName, Free extends string>(
       values: Readonly<Record<Free, unknown>>,
     ) => Kernels[K];
   } catch (cause) {
+    if (cause instanceof EvalError) throw codeGenerationDisabledError(cause);
     const details = {
       where: `compileKernel: ${kernel}`,
       expected: "a function body",
@@ -186,6 +187,16 @@ export function compileKernel<K extends KernelName, Free extends string>(
     };
     throw new OptionError({ ...details, remedy: (cause as Error).message }, { cause });
   }
+}
+
+function codeGenerationDisabledError(cause: EvalError): MosaicError {
+  const details = {
+    where: "compileKernel",
+    expected: "a process that may generate code from strings, as the calls of kernels are generated from their schema",
+    received: "one in which Node has disabled it",
+    remedy: "omit --disallow-code-generation-from-strings",
+  };
+  return new MosaicError(details, { cause });
 }
 
 function generateMutationCalls(kernel: KernelName): string {
