@@ -12,7 +12,14 @@ import {
   rand,
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
-import { DataLoader, type DataLoaderOptions, type TokenBatch, tokenArrays, tokenFile } from "../src/index.ts";
+import {
+  DataLoader,
+  type DataLoaderOptions,
+  FileError,
+  type TokenBatch,
+  tokenArrays,
+  tokenFile,
+} from "../src/index.ts";
 import { permute, philoxWord } from "../src/data/permutation.ts";
 import { directory } from "./reference/directory.ts";
 import { generateNumbers } from "./reference/numbers.ts";
@@ -264,4 +271,13 @@ test("invalid options, token files and states of other rows are rejected", async
   using largeTokenFile = tokenFile(path, { dtype: "uint32" });
   expect(() => largeTokenFile.read(0, 2)).toThrow(/an integer from 0 to 2²⁴/);
   expect(() => largeTokenFile.read(1, 2)).toThrow(/\[start, count\] within the 2 tokens/);
+});
+
+test("tokenFile rejects a path without a file and a directory with a FileError", () => {
+  const missing = join(directory(), "missing.bin");
+  expect(() => tokenFile(missing)).toThrow(FileError);
+  expect(() => tokenFile(missing)).toThrow(
+    /^tokenFile: \S+missing\.bin: expected a file of tokens, received ENOENT: .*; correct the path, or the permissions/,
+  );
+  expect(() => tokenFile(directory())).toThrow(/expected a file of tokens, received a directory; correct the path/);
 });

@@ -8,7 +8,7 @@ import {
   OptionError,
   type OptionsOf,
 } from "@mosaic/core";
-import { checkPath } from "../safetensors/format.ts";
+import { checkPath, FileError } from "../safetensors/format.ts";
 
 /** A range of tokens. */
 export interface TokenSpan {
@@ -125,15 +125,14 @@ export type TokenFileOptions = OptionsOf<typeof tokenFileOptions>;
  * source.length; // => 6
  * source.read(1, 4).ends; // => [2]
  * ```
- * @throws OptionError for a file whose size is not a multiple of the token size; the system's error if it cannot be
- * read. After disposal, `read` throws a DisposedError.
+ * @throws OptionError for a file whose size is not a multiple of the token size; a FileError, whose `cause` is the
+ * system's error, if it cannot be opened. After disposal, `read` throws a DisposedError.
  */
 export function tokenFile(path: string, options?: TokenFileOptions): TokenSource & Disposable {
   checkPath("tokenFile", path);
   const { dtype, separator } = tokenFileOptions.parse(options);
   const bytes = dtype === "uint16" ? 2 : 4;
-  const file = openSync(path, "r");
-  const { size } = fstatSync(file);
+  const { file, size } = openTokenFile(path);
   if (size % bytes !== 0) {
     closeSync(file);
     throw new OptionError({
@@ -172,6 +171,23 @@ export function tokenFile(path: string, options?: TokenFileOptions): TokenSource
       closeSync(file);
     },
   };
+}
+
+/** Opens a file and returns its descriptor and size. Throws a FileError unless it is a file that can be read. */
+function openTokenFile(path: string): { readonly file: number; readonly size: number } {
+  let received = "a directory";
+  let cause: unknown;
+  try {
+    const file = openSync(path, "r");
+    const stats = fstatSync(file);
+    if (!stats.isDirectory()) return { file, size: stats.size };
+    closeSync(file);
+  } catch (error) {
+    received = (error as Error).message;
+    cause = error;
+  }
+  const remedy = "correct the path, or the permissions of the file";
+  throw new FileError({ where: `tokenFile: ${path}`, expected: "a file of tokens", received, remedy }, { cause });
 }
 
 function readFully({ path, file }: { path: string; file: number }, buffer: Buffer, position: number): void {
