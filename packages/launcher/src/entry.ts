@@ -104,8 +104,9 @@ function loaderArguments(path: string, options: EntryOptions, node: TypeScriptSu
     if (node.stripsTypes) return [];
     if (hasStripFlag(node.version)) return ["--experimental-strip-types"];
   } else if (!TSX_EXTENSIONS.includes(extension)) {
+    const extensions = [...JAVASCRIPT_EXTENSIONS, ...STRIPPABLE_EXTENSIONS, ...TSX_EXTENSIONS].join(", ");
     throw new UsageError(
-      `entry ${options.entry}: expected .js, .mjs, .cjs, .ts or .mts, received "${extension}"; pass --exec to run other programs`,
+      `entry ${options.entry}: expected one of ${extensions}, received "${extension}"; pass --exec to run other programs`,
     );
   }
   if (tsx !== undefined) return ["--import", tsx];

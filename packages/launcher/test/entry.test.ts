@@ -57,7 +57,7 @@ describe("a Node entry", () => {
     expect(() => createCommand("gone.js")).toThrow(/entry gone\.js: no such file \(.*\/gone\.js\)/);
     expect(() => createCommand(".")).toThrow(/entry \.: not a file/);
     expect(() => createCommand(file("a.py"))).toThrow(
-      /expected \.js, .* received "\.py"; pass --exec to run other programs/,
+      /expected one of \.js, \.mjs, \.cjs, \.ts, \.mts, \.cts, \.tsx, \.jsx, received "\.py"; pass --exec to run other programs/,
     );
     expect(() => createCommand(file("b.ts"))).toThrow(
       /tsx is not installed in this project; run "npm install --save-dev tsx"/,
