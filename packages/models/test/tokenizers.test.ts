@@ -261,6 +261,7 @@ describe("a tokenizer.json", () => {
     [{ type: "Lowercase" }, "\uFEFFΟΔΟΣ ΑΣ.\u0085", "\uFEFFοδοσ ασ.\u0085"],
     [bert, "ΟΔΟΣ ΑΣ.", "οδοσ ασ."],
     [{ ...bert, lowercase: false }, "ΟΔΟΣ", "ΟΔΟΣ"],
+    [stripBoth, "\n a \n b\n ", "a \n b"],
     [stripBoth, "\u0085 \uFEFFa \uFEFF\u0085 ", "\uFEFFa \uFEFF"],
     [{ type: "Strip", strip_left: true, strip_right: false }, "\u0085 a\u0085 ", "a\u0085 "],
     [{ type: "Sequence", normalizers: [{ type: "Lowercase" }, stripBoth] }, "\u0085ΑΣ ", "ασ"],

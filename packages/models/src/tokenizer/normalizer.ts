@@ -34,8 +34,8 @@ export function toEquivalentNormalizer(normalizer: unknown): unknown {
 /** Returns a Strip of the characters that are whitespace in Unicode. JavaScript's trim differs in U+0085 and U+FEFF. */
 function strip({ strip_left: isLeft, strip_right: isRight }: Json): Json {
   const patterns = [
-    ...(isLeft === true ? ["^\\p{White_Space}+"] : []),
-    ...(isRight === true ? ["\\p{White_Space}+$"] : []),
+    ...(isLeft === true ? ["\\A\\p{White_Space}+"] : []),
+    ...(isRight === true ? ["(?<!\\p{White_Space})\\p{White_Space}+\\z"] : []),
   ];
   return {
     type: "Sequence",
