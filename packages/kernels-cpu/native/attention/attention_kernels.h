@@ -139,6 +139,7 @@ struct AttentionKernels {
   int32_t width;         // rows per panel
   int32_t depthMultiple; // row length of q, k, v and dOut is padded to this multiple with zeros
   int32_t keyMultiple;   // blocks of keys begin and end at multiples of this
+  int32_t tileKeys;      // blocks are divided at multiples of this, whole register tiles of scores
   int32_t keyBlock;      // keys per block in the forward
   int32_t gradientBlock; // keys per block in the backward
   bool readsValueRows;   // whether `fold` can read 16-bit V by rows, which are whole vectors

@@ -15,7 +15,8 @@
 #include "attention/attention_kernels.h"
 #include "attention/pack.h"
 #include "attention/score_block.h"
-#include "attention/value_rows.h"
+#include "attention/value_sum.h"
+#include "attention/visible_vectors.h"
 #include "simd/exp2.h"
 #include "simd/register_tile.h"
 
@@ -25,15 +26,17 @@ namespace mosaic {
 template <class V, class E, int vectors>
 struct FoldBlock {
   using Vec = typename V::Vec;
-  using Shape = typename E::template Shape<V>;
-  static constexpr int N = vectors, R = N == 1 && N != Shape::vectors ? Shape::narrowRows : Shape::rows;
+  static constexpr int N = vectors, R = kTileRows<V, E, N>;
   static constexpr int L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int width = N * L;
-  /// Whether values can be read by rows: a tile of L rows then has as many sums as one that reads columns.
-  static constexpr bool readsValueRows = valuesPerElement == 1 && R * N == L;
+  using Values = ValueSum<V, E, N>;
+  using Visible = VisibleVectors<V, N>;
+  static constexpr bool readsValueRows = Values::readsValueRows;
   static constexpr float kRescaleThreshold = 40;     // in units of (s − m) · log2 e
+  /// A block whose sum is larger has an exponent above kRescaleThreshold, because it has at most 2⁸ keys.
+  static constexpr float kMaxBlockSum = 0x1p48f;
   static constexpr int32_t kFirstKeys = E::valuesPerElement == 1 ? 16 : 32;  // keys that determine the first m of a row
-  static constexpr int32_t kPrefetchedRows = 3;  // per tile
+  static constexpr int32_t kPrefetchedRows = 4;  // per tile
   static constexpr float kMinSum = 0.5f;   // a sum is 0 or at least about 1, because m is the score of one of its keys
 
   MOSAIC_NOINLINE void fold(ForwardPanel& panel, const KvRows& keys) {
@@ -49,14 +52,16 @@ struct FoldBlock {
 
   MOSAIC_NOINLINE void foldMasked(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds) {
     const MatrixUnit<V> unit;
-    NoPrefetch prefetch;
-    if (isEmpty(panel) || !foldFused<true>(panel, keys, {0, &bounds}, prefetch)) {
-      float blockMax[width];
-      computeScores(panel, keys, 0, keys.count, blockMax);
-      applyMask(panel, keys, bounds, blockMax);
-      rescale(panel, 0, keys.count, blockMax);
+    const Visible visible(bounds, keys.first);
+    int32_t doneKeys = 0;
+    for (; doneKeys < keys.count && isEmpty(panel); doneKeys += kFirstKeys) {
+      scoreAndRescaleMasked(panel, keys, bounds, doneKeys,
+                            doneKeys + kFirstKeys < keys.count ? doneKeys + kFirstKeys : keys.count);
     }
-    accumulateVisible(panel, keys, bounds);
+    if (doneKeys < keys.count && !foldVisible(panel, keys, {doneKeys, &bounds}, visible)) {
+      scoreAndRescaleMasked(panel, keys, bounds, doneKeys, keys.count);
+    }
+    Values::accumulateVisible(panel, keys, bounds, visible);
   }
 
   MOSAIC_NOINLINE void foldModified(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds,
@@ -65,10 +70,11 @@ struct FoldBlock {
     float blockMax[width];
     computeScores(panel, keys, 0, keys.count, blockMax);
     ScoreBlock<V, N>::modify(modifiers, keys.first, keys.count, panel.scores, nullptr);
-    bounds ? applyMask(panel, keys, *bounds, blockMax) : findMax(panel, keys.count, blockMax);
+    bounds ? applyMask(panel, keys, *bounds, 0, keys.count, blockMax) : findMax(panel, keys.count, blockMax);
     rescale(panel, 0, keys.count, blockMax);
     if (modifiers.dropoutThreshold > 0) applyDropout(panel, keys, modifiers);
-    bounds ? accumulateVisible(panel, keys, *bounds) : accumulate(panel, keys);
+    bounds ? Values::accumulateVisible(panel, keys, *bounds, Visible(*bounds, keys.first))
+           : Values::accumulate(panel, keys);
   }
 
  private:
@@ -95,22 +101,7 @@ struct FoldBlock {
     if (isEmpty(panel) || !foldFused<false>(panel, keys, {doneKeys, nullptr}, nextK)) {
       scoreAndRescale(panel, keys, doneKeys, keys.count);
     }
-    accumulate(panel, keys, nextV);
-  }
-
-  MOSAIC_INLINE void accumulateVisible(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds) {
-    if (areValuesFinite(keys, panel.valueDepth)) {
-      accumulate(panel, keys);
-    } else {
-      accumulateMasked(panel, keys, bounds);
-    }
-  }
-
-  /// Whether all of V is finite. V is stored along depth for float32 products, else along keys.
-  MOSAIC_INLINE bool areValuesFinite(const KvRows& keys, int32_t depth) {
-    const Operand& v = keys.columns;
-    return valuesPerElement == 1 ? Pack<V, E, N>::isFinite(v.data, v.step, keys.count, depth)
-                                 : Pack<V, E, N>::isFinite(v.data, v.rowStride, depth, keys.count);
+    Values::accumulate(panel, keys, nextV);
   }
 
   /// Returns K as an operand of `rowsAt`. Staged rows are converted for each tile.
@@ -169,6 +160,25 @@ struct FoldBlock {
     const VisibleKeys* bounds;
   };
 
+  /// Sums of a block, which are added to those of the panel at the end.
+  struct BlockSums {
+    float maxExponent[width], sum[width], weights[width];
+    __attribute__((always_inline)) BlockSums() {
+      for (int n = 0; n < N; ++n) {
+        for (float* sums : {maxExponent, sum, weights}) V::store(sums + n * L, V::zero());
+      }
+    }
+  };
+
+  /// A block while it is folded in one pass.
+  struct BlockPass {
+    const ForwardPanel& panel;
+    const KvRows& keys;
+    const VisibleKeys* bounds;  // null: every key is visible to every row
+    Vec scale;
+    BlockSums sums{};
+  };
+
   template <bool isMasked, class P>
   MOSAIC_INLINE bool foldFused(const ForwardPanel& panel, const KvRows& keys, const FoldedKeys& folded, P& prefetch) {
     return panel.isLargeMode ? foldInOnePass<isMasked, true>(panel, keys, folded, prefetch)
@@ -180,49 +190,93 @@ struct FoldBlock {
   template <bool isMasked, bool isLargeMode, class P>
   MOSAIC_INLINE bool foldInOnePass(const ForwardPanel& panel, const KvRows& keys, const FoldedKeys& folded,
                                    P& prefetch) {
-    float blockMax[width], blockSum[width], blockWeights[width];
-    for (int n = 0; n < N; ++n) {
-      for (float* sums : {blockMax, blockSum, blockWeights}) V::store(sums + n * L, V::zero());
-    }
-    const Vec scale = exponentScale<isLargeMode>(panel);
+    BlockPass pass{panel, keys, folded.bounds, exponentScale<isLargeMode>(panel)};
     const auto exponentiateTile =
         [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
-      using Tile = RegisterTile<V, E, rows, N>;
       if (panel.upcoming != nullptr) panel.upcoming->step(kPrefetchedRows);
-#pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) {
-        const Vec negMax = V::load(panel.negMax + n * L);
-        Vec maxScore = V::load(blockMax + n * L), sum = V::load(blockSum + n * L),
-            weights = V::load(blockWeights + n * L);
-#pragma GCC unroll 16
-        for (int r = 0; r < rows; r += valuesPerElement) {
-          Vec p[valuesPerElement];
-#pragma GCC unroll 2
-          for (int i = 0; i < valuesPerElement; ++i) {
-            Vec x = exponent<isLargeMode>(Tile::get(c, r + i, n), negMax, scale);
-            if (isMasked) {
-              const auto visibleMask =
-                  V::inRange(folded.bounds->lo + n * L, folded.bounds->hi + n * L, keys.first + j + r + i);
-              x = V::select(visibleMask, x, V::set1(-__builtin_inff()));
-            }
-            maxScore = V::max(maxScore, x);
-            p[i] = E::template exp2<V>(x);
-            sum = V::add(sum, p[i]);
-          }
-          weights = storeWeights(panel, j + r, n, p, weights);
-        }
-        V::store(blockMax + n * L, maxScore);
-        V::store(blockSum + n * L, sum);
-        V::store(blockWeights + n * L, weights);
-      }
+      exponentiate<isMasked, isLargeMode>(pass, c, j, 0);
     };
     forEachProductTile<V, E, R, N>(folded.from, keys.count, keyRows(panel, keys), panel.q, panel.depth, prefetch,
                                    exponentiateTile);
+    return addBlockSums(pass);
+  }
+
+  /// Like `foldInOnePass` for a block that is partly visible. Skips vectors of rows that attend to no key of a tile,
+  /// whose weights are not set.
+  MOSAIC_INLINE bool foldVisible(const ForwardPanel& panel, const KvRows& keys, const FoldedKeys& folded,
+                                 const Visible& visible) {
+    NoPrefetch prefetch;
+    if (valuesPerElement == 2 || panel.isLargeMode) return foldFused<true>(panel, keys, folded, prefetch);
+    if constexpr (valuesPerElement == 1) {
+      BlockPass pass{panel, keys, folded.bounds, exponentScale<false>(panel)};
+      visible.template forEachStrip<R>(folded.from, keys.count, [&]<int count>(const KeyStrip& strip)
+                                       __attribute__((always_inline)) {
+        if constexpr (count > 0) foldStrip<count>(pass, strip);
+      });
+      return addBlockSums(pass);
+    }
+  }
+
+  /// p ← e^(s − m), sum += p for the keys and vectors of a strip.
+  template <int count>
+  MOSAIC_NOINLINE void foldStrip(BlockPass& pass, const KeyStrip& strip) {
+    const ForwardPanel& panel = pass.panel;
+    const auto* q = static_cast<const typename E::Element*>(panel.q) + strip.first * L;
+    forEachTile<kTileRows<V, E, count>>(strip.begin, strip.end, [&]<int rows>(int32_t j)
+                                        __attribute__((always_inline)) {
+      if (panel.upcoming != nullptr) panel.upcoming->step(kPrefetchedRows);
+      RegisterTile<V, E, rows, count> c;
+      RegisterTile<V, E, rows, count>::product(c, rowsAt<E>(pass.keys.k, j), q, width, panel.depth);
+      exponentiate<true, false>(pass, c, j, strip.first);
+    });
+  }
+
+  /// p ← e^(s − m), sum += p for a tile of keys from key j on and vectors of rows from `first` on.
+  template <bool isMasked, bool isLargeMode, int rows, int count>
+  MOSAIC_INLINE void exponentiate(BlockPass& pass, const RegisterTile<V, E, rows, count>& c, int32_t j, int first) {
+    using Tile = RegisterTile<V, E, rows, count>;
+    BlockSums& sums = pass.sums;
+#pragma GCC unroll 8
+    for (int n = 0; n < count; ++n) {
+      const int row = (first + n) * L;
+      const Vec negMax = V::load(pass.panel.negMax + row);
+      Vec maxExponent = V::load(sums.maxExponent + row), sum = V::load(sums.sum + row),
+          weights = V::load(sums.weights + row);
+#pragma GCC unroll 16
+      for (int r = 0; r < rows; r += valuesPerElement) {
+        Vec p[valuesPerElement];
+#pragma GCC unroll 2
+        for (int i = 0; i < valuesPerElement; ++i) {
+          Vec x = exponent<isLargeMode>(Tile::get(c, r + i, n), negMax, pass.scale);
+          if (isMasked) {
+            const auto visibleMask =
+                V::inRange(pass.bounds->lo + row, pass.bounds->hi + row, pass.keys.first + j + r + i);
+            x = V::select(visibleMask, x, V::set1(-__builtin_inff()));
+          }
+          if (!V::isExp2Saturating) maxExponent = V::max(maxExponent, x);
+          p[i] = E::template exp2<V>(x);
+          sum = V::add(sum, p[i]);
+        }
+        weights = storeWeights(pass.panel, j + r, first + n, p, weights);
+      }
+      V::store(sums.maxExponent + row, maxExponent);
+      V::store(sums.sum + row, sum);
+      V::store(sums.weights + row, weights);
+    }
+  }
+
+  /// Adds the sums of a block to those of the panel. Returns false instead if m lags too far behind.
+  MOSAIC_INLINE bool addBlockSums(const BlockPass& pass) {
     bool exceedsRescaleThreshold = false;
-    for (int n = 0; n < N; ++n)
-      exceedsRescaleThreshold |= V::any(V::lessThan(V::set1(kRescaleThreshold), V::load(blockMax + n * L)));
+    for (int n = 0; n < N; ++n) {
+      const float* values = V::isExp2Saturating ? pass.sums.sum : pass.sums.maxExponent;
+      const Vec threshold = V::set1(V::isExp2Saturating ? kMaxBlockSum : kRescaleThreshold);
+      exceedsRescaleThreshold |= V::any(V::lessThan(threshold, V::load(values + n * L)));
+    }
     if (exceedsRescaleThreshold) return false;
-    for (int n = 0; n < N; ++n) addSums(panel, n, V::load(blockSum + n * L), V::load(blockWeights + n * L));
+    for (int n = 0; n < N; ++n) {
+      addSums(pass.panel, n, V::load(pass.sums.sum + n * L), V::load(pass.sums.weights + n * L));
+    }
     return true;
   }
 
@@ -233,12 +287,22 @@ struct FoldBlock {
     rescale(panel, from, to, blockMax);
   }
 
+  /// Like `scoreAndRescale` for keys that are partly visible.
+  MOSAIC_NOINLINE void scoreAndRescaleMasked(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds,
+                                             int32_t from, int32_t to) {
+    float blockMax[width];
+    computeScores(panel, keys, from, to, blockMax);
+    applyMask(panel, keys, bounds, from, to, blockMax);
+    rescale(panel, from, to, blockMax);
+  }
+
   /// Computes scores and their maximum over keys [from, to).
   MOSAIC_INLINE void computeScores(const ForwardPanel& panel, const KvRows& keys, int32_t from, int32_t to,
                                    float* blockMax) {
     for (int n = 0; n < N; ++n) V::store(blockMax + n * L, V::set1(-__builtin_inff()));
     const auto storeScores = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
                                  __attribute__((always_inline)) {
+                                   if (panel.upcoming != nullptr) panel.upcoming->step(kPrefetchedRows);
                                    using Tile = RegisterTile<V, E, rows, N>;
 #pragma GCC unroll 8
                                    for (int n = 0; n < N; ++n) {
@@ -256,13 +320,13 @@ struct FoldBlock {
     forEachProductTile<V, E, R, N>(from, to, keyRows(panel, keys), panel.q, panel.depth, storeScores);
   }
 
-  /// Sets the scores of masked pairs to −∞ and recomputes the maximum over the visible ones.
-  MOSAIC_INLINE void applyMask(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds,
-                               float* blockMax) {
+  /// Sets the scores of masked pairs of keys [from, to) to −∞ and recomputes the maximum over the visible ones.
+  MOSAIC_INLINE void applyMask(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds, int32_t from,
+                               int32_t to, float* blockMax) {
     const Vec negInf = V::set1(-__builtin_inff());
     for (int n = 0; n < N; ++n) {
       Vec maxScore = negInf;
-      for (int32_t j = 0; j < keys.count; ++j) {
+      for (int32_t j = from; j < to; ++j) {
         float* score = panel.scores + j * width + n * L;
         const auto visibleMask = V::inRange(bounds.lo + n * L, bounds.hi + n * L, keys.first + j);
         const Vec s = V::select(visibleMask, V::load(score), negInf);
@@ -416,54 +480,6 @@ struct FoldBlock {
   MOSAIC_INLINE void scaleSums(const ForwardPanel& panel, int n, Vec factor) {
     V::store(panel.sum + n * L, V::mul(V::load(panel.sum + n * L), factor));
     if (valuesPerElement == 2) V::store(panel.weightSum + n * L, V::mul(V::load(panel.weightSum + n * L), factor));
-  }
-
-  /// out += v · p
-  template <class P>
-  MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KvRows& keys, P& prefetch) {
-    if constexpr (readsValueRows) {
-      if (keys.valueRows.data != nullptr) {
-        return ValueRows<V, N>::accumulate(panel, keys.valueRows, keys.count, prefetch);
-      }
-    }
-    forEachTile<R>(
-        0, panel.valueDepth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
-          RegisterTile<V, E, rows, N>::addProduct(panel.out + d * width, width, rowsAt<E>(keys.columns, d), panel.p,
-                                                  width, keys.count, prefetch);
-        });
-  }
-  MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KvRows& keys) {
-    NoPrefetch prefetch;
-    accumulate(panel, keys, prefetch);
-  }
-
-  /// Like `accumulate`, but a key adds nothing to rows that do not attend to it, because 0 · NaN is NaN.
-  MOSAIC_NOINLINE void accumulateMasked(const ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds) {
-    const Operand& v = keys.columns;
-    for (int32_t d = 0; d < panel.valueDepth; ++d) {
-      for (int n = 0; n < N; ++n) {
-        Vec out = V::load(panel.out + d * width + n * L);
-        for (int32_t j = 0; j < keys.count; ++j) {
-          const auto visibleMask = V::inRange(bounds.lo + n * L, bounds.hi + n * L, keys.first + j);
-          const float x = E::toFloat(static_cast<const typename E::Scalar*>(v.data)[d * v.rowStride + j * v.step]);
-          const Vec term = V::mul(V::set1(x), loadWeights(panel, j, n));
-          out = V::select(visibleMask, V::add(out, term), out);
-        }
-        V::store(panel.out + d * width + n * L, out);
-      }
-    }
-  }
-
-  /// Loads the weights of one key.
-  MOSAIC_INLINE Vec loadWeights(const ForwardPanel& panel, int32_t j, int n) {
-    if constexpr (valuesPerElement == 1) {
-      return V::load(static_cast<const float*>(panel.p) + j * width + n * L);
-    } else {
-      const auto* pairs = static_cast<const uint32_t*>(panel.p) + j / 2 * width + n * L;
-      uint16_t row[L];
-      for (int i = 0; i < L; ++i) row[i] = static_cast<uint16_t>(pairs[i] >> (j % 2 * 16));
-      return V::loadBf16(row);
-    }
   }
 };
 

@@ -195,7 +195,7 @@ class GradientGroup {
     const Panel& panel = panels_[static_cast<size_t>(p)];
     const int32_t begin = keys.first, end = keys.first + keys.count;
     for (const Segment& s : panel.segments) {
-      forEachPart(s, kernels_.keyMultiple, {begin, end}, [&](int32_t from, int32_t to, bool isMasked) {
+      forEachPart(s, kernels_, {begin, end}, [&](int32_t from, int32_t to, bool isMasked) {
         computeSubBlock(panel, subBlock(kernels_, keys, from, to), from - begin, isMasked ? &s.bounds : nullptr);
         for (int32_t strip = (from - begin) / keysPerStrip_; strip * keysPerStrip_ < to - begin; ++strip) {
           stripPanels[strip] = {std::min(stripPanels[strip].first, p), std::max(stripPanels[strip].last, p)};

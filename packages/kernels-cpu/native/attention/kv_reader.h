@@ -168,20 +168,23 @@ inline KvRows subBlock(const AttentionKernels& kernels, const KvRows& block, int
 }
 
 /// Calls fn(begin, end, masked) for the parts of a segment within a block: those visible to all rows of the panel, and
-/// those visible to some rows. Parts begin and end at multiples of `multiple` from the first key, so they may extend
-/// past the segment.
+/// those visible to some rows. Parts begin and end at multiples of `keyMultiple`, so they may extend past the segment.
+/// Parts that others follow consist of whole tiles. For this, the last keys of a part that is visible to all rows may
+/// go to the masked part that follows, or its first keys to the one before.
 template <class Fn>
-void forEachPart(const Segment& s, int32_t multiple, Range block, Fn fn) {
-  const auto floorToMultiple = [multiple](int32_t x) { return x / multiple * multiple; };
-  const auto ceilToMultiple = [&](int32_t x) { return floorToMultiple(x + multiple - 1); };
-  int32_t coreBegin = ceilToMultiple(s.coreBegin), coreEnd = floorToMultiple(s.coreEnd);
-  if (coreBegin >= coreEnd) coreBegin = coreEnd = ceilToMultiple(s.end);
-  const int32_t edges[] = {floorToMultiple(s.begin), coreBegin, coreEnd, ceilToMultiple(s.end)};
-  for (int i = 0; i < 3; ++i) {
-    const int32_t from = std::max<int32_t>(edges[i], static_cast<int32_t>(block.begin));
-    const int32_t to = std::min<int32_t>(edges[i + 1], static_cast<int32_t>(block.end));
-    if (from < to) fn(from, to, i != 1);
-  }
+void forEachPart(const Segment& s, const AttentionKernels& kernels, const Range& block, Fn fn) {
+  const auto floorTo = [](int32_t multiple, int32_t x) { return x / multiple * multiple; };
+  const auto ceilTo = [](int32_t multiple, int32_t x) { return (x + multiple - 1) / multiple * multiple; };
+  const int32_t begin = std::max(floorTo(kernels.keyMultiple, s.begin), static_cast<int32_t>(block.begin)),
+                end = std::min(ceilTo(kernels.keyMultiple, s.end), static_cast<int32_t>(block.end));
+  if (begin >= end) return;
+  int32_t coreBegin = begin + ceilTo(kernels.tileKeys, std::max(s.coreBegin - begin, 0));
+  int32_t coreEnd = std::min(s.coreEnd, end);
+  if (coreEnd < end) coreEnd = coreBegin + floorTo(kernels.tileKeys, coreEnd - coreBegin);
+  if (coreBegin >= coreEnd) coreBegin = coreEnd = end;
+  if (begin < coreBegin) fn(begin, coreBegin, true);
+  if (coreBegin < coreEnd) fn(coreBegin, coreEnd, false);
+  if (coreEnd < end) fn(coreEnd, end, true);
 }
 
 }  // namespace mosaic

@@ -87,15 +87,23 @@ struct Pack<V, Float32Operands, N> {
 
   MOSAIC_NOINLINE bool isFinite(const void* matrix, int64_t stride, int64_t count, int64_t columns) {
     const auto* rows = static_cast<const float*>(matrix);
-    Vec zeroOrNan = V::zero();  // x · 0 is 0 or NaN
-    for (int64_t r = 0; r < count; ++r) {
-      int64_t c = 0;
-      for (; c + L <= columns; c += L) zeroOrNan = V::fma(V::load(rows + r * stride + c), V::zero(), zeroOrNan);
-      if (c < columns) {
-        zeroOrNan = V::fma(V::loadPartial(rows + r * stride + c, static_cast<int>(columns - c)), V::zero(), zeroOrNan);
+    constexpr int chains = 4;
+    Vec zeroOrNan[chains];  // x · 0 is 0 or NaN
+#pragma GCC unroll 4
+    for (Vec& sum : zeroOrNan) sum = V::zero();
+    for (int64_t c = 0; c < columns; c += L) {
+      const auto load = [&](const float* from) __attribute__((always_inline)) {
+        return c + L <= columns ? V::load(from + c) : V::loadPartial(from + c, static_cast<int>(columns - c));
+      };
+      const float* row = rows;
+      int64_t r = 0;
+      for (; r + chains <= count; r += chains) {
+#pragma GCC unroll 4
+        for (int i = 0; i < chains; ++i, row += stride) zeroOrNan[i] = V::fma(load(row), V::zero(), zeroOrNan[i]);
       }
+      for (; r < count; ++r, row += stride) zeroOrNan[0] = V::fma(load(row), V::zero(), zeroOrNan[0]);
     }
-    return V::sum(zeroOrNan) == 0;
+    return V::sum(V::add(V::add(zeroOrNan[0], zeroOrNan[1]), V::add(zeroOrNan[2], zeroOrNan[3]))) == 0;
   }
 
   MOSAIC_NOINLINE void toPanel(const void* rows, int64_t stride, int64_t count, int64_t depth, float factor,

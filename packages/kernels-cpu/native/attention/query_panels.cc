@@ -125,7 +125,7 @@ void QueryPanels::fold(int64_t keyHead, Range keys, RowPrefetch* upcoming) {
 
 void QueryPanels::foldSegment(Panel& panel, const Segment& s, const KvRows& keys) const {
   forEachPart(
-      s, wideKernels_.keyMultiple, {keys.first, keys.first + keys.count}, [&](int32_t from, int32_t to, bool isMasked) {
+      s, wideKernels_, {keys.first, keys.first + keys.count}, [&](int32_t from, int32_t to, bool isMasked) {
         const KvRows block = subBlock(wideKernels_, keys, from, to);
         if (modifiers_.modifiesScores()) {
           return panel.kernels->foldModified(panel.buffers, block, isMasked ? &s.bounds : nullptr, panel.modifiers);

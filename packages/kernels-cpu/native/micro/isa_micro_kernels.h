@@ -64,6 +64,8 @@ constexpr AttentionKernels makeAttentionKernels() {
   table.width = FoldBlock<V, E, N>::width;
   table.depthMultiple = Packing::depthMultiple;
   table.keyMultiple = Packing::keyMultiple;
+  constexpr int tileRows = E::template Shape<V>::rows;
+  table.tileKeys = tileRows > Packing::keyMultiple ? tileRows : Packing::keyMultiple;
   table.keyBlock = isPaired ? 256 : 128;
   table.gradientBlock = isPaired ? 128 : 96;
   table.readsValueRows = FoldBlock<V, E, N>::readsValueRows;

@@ -60,6 +60,7 @@ struct Avx2 {
     return _mm_cvtss_f32(_mm_add_ss(s, _mm_movehdup_ps(s)));
   }
 
+  static constexpr bool isExp2Saturating = false;
   MOSAIC_INLINE Vec exp2(Vec x) {
     // Additions use other pipes than multiplications: this costs 8 multiply slots. See scalar.h for the arithmetic.
     const Vec magic = set1(12582912.0f + 126.0f);

@@ -60,6 +60,8 @@ struct Avx512 {
   MOSAIC_INLINE float maxLane(Vec v) { return _mm512_reduce_max_ps(v); }
   MOSAIC_INLINE float sum(Vec v) { return _mm512_reduce_add_ps(v); }
 
+  /// Whether exp2 returns ∞ from 128 on; otherwise any value.
+  static constexpr bool isExp2Saturating = true;
   /// Returns 2^x for x < 128: relative error below 1e-7; exactly 0 from −∞ to about −125.5; NaN for NaN.
   MOSAIC_INLINE Vec exp2(Vec x) { return exp2WithPolynomial(x, kExp2FloorCoefficients); }
 

@@ -75,6 +75,7 @@ struct Scalar {
     return total;
   }
 
+  static constexpr bool isExp2Saturating = false;
   MOSAIC_INLINE Vec exp2(Vec x) {
     const Vec magic = set1(12582912.0f + 126.0f);  // 1.5·2²³: adding it leaves round(x) + 126 in the low bits
     x = max(set1(-126.0f), x);                     // max returns its second operand if that is NaN
