@@ -165,6 +165,9 @@ struct AttentionKernels {
   /// Folds a block that is partly visible to some rows. A NaN reaches only the rows that attend to it.
   void (*foldMasked)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys& bounds);
 
+  /// lse[r] ← lse of each row of a panel; any value for a row that has attended to no key.
+  void (*computeLse)(const ForwardPanel& panel, double* lse);
+
   /// Folds a block with modified scores. Without `bounds`, every key is visible to every row. Float32 products only.
   void (*foldModified)(ForwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds,
                        const ScoreModifiers& modifiers);

@@ -3,7 +3,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numbers>
 
 #include "attention/merge.h"
 
@@ -15,7 +14,6 @@ constexpr int32_t kResultMultiple = 16;  // row lengths are padded to this multi
 constexpr size_t kMaxStagedPanels = 1, kMaxStagedRowPanels = 2;  // the second if they read values by rows
 // Panels that share the prefetching of the next block. More would prefetch its last keys too late.
 constexpr size_t kMaxPrefetchingPanels = 2;
-constexpr double kLog2e = std::numbers::log2e;
 
 /// Calls fn for the segments that intersect [begin, end). Lowers `next` to the first later key that is visible to the
 /// panel.
@@ -27,6 +25,13 @@ void forEachSegment(Panel& panel, int32_t begin, int32_t end, int64_t& next, Fn 
     if (s.begin >= end) break;
     if (s.end > begin) fn(s);
   }
+}
+
+/// Whether row r of a panel attends to a key of the range.
+bool attends(std::span<const Segment> segments, int32_t r, Range keys) {
+  return std::any_of(segments.begin(), segments.end(), [&](const Segment& s) {
+    return std::max<int64_t>(s.bounds.lo[r], keys.begin) < std::min<int64_t>(s.bounds.hi[r], keys.end);
+  });
 }
 
 }  // namespace
@@ -48,6 +53,7 @@ QueryPanels::QueryPanels(const ForwardCall& call, size_t capacity, bool isNarrow
       weights_(isPaired() ? arena.allocate<uint16_t>(wideKernels_.keyBlock * wideKernels_.width)
                           : static_cast<void*>(scores_)),
       rowBuffer_(arena.allocate<float>(wideKernels_.width * rowStride_)),
+      rowLse_(arena.allocate<double>(wideKernels_.width)),
       part_(canStage_ ? arena.allocate<float>(reader_.partElements()) : nullptr) {
   panels_.reserve(capacity);
 }
@@ -139,28 +145,41 @@ void QueryPanels::store(const AttentionState& state, Range keys, bool isStateEmp
   for (const Panel& panel : panels_) storePanel(panel, state, keys, isStateEmpty);
 }
 
+/// Whether every row of the panel attended to a key of the range, and none to a key before.
+bool QueryPanels::isEveryRowNew(const Panel& panel, const FloatRows& lse, Range keys, bool isStateEmpty) const {
+  const auto isNew = [&](int32_t r) {
+    return panel.buffers.sum[r] != 0 && attends(panel.segments, r, keys) && (isStateEmpty || lse(r) == -INFINITY);
+  };
+  for (int32_t r = 0; r < panel.kernels->width; ++r) {
+    if (!isNew(r)) return false;
+  }
+  return true;
+}
+
 void QueryPanels::storePanel(const Panel& panel, const AttentionState& state, Range keys, bool isStateEmpty) const {
   const ForwardPanel& buffers = panel.buffers;
   const PanelLocation& location = panel.location;
   float* factor = buffers.scores;  // no longer needed
   const float dropoutScale = modifiers_.modifiesScores() ? panel.modifiers.dropoutScale : 1.0f;
   for (int32_t r = 0; r < panel.kernels->width; ++r) factor[r] = dropoutScale / buffers.weightSum[r];
+  panel.kernels->computeLse(buffers, rowLse_);
+  const FloatRows firstOut(state.out, headRows(location, 0)), firstLse(state.lse, headRows(location, 0));
+  const bool hasWholeRows = valueDepth_ % kResultMultiple == 0 && firstOut.columnStride == 1;
+  if (hasWholeRows && location.count == panel.kernels->width &&
+      isEveryRowNew(panel, firstLse, keys, isStateEmpty)) {
+    for (int32_t r = 0; r < location.count; ++r) firstLse(r) = static_cast<float>(rowLse_[r]);
+    return panel.kernels->fromPanel(buffers.out, factor, valueDepth_, firstOut.data, firstOut.rowStride);
+  }
   panel.kernels->fromPanel(buffers.out, factor, valueDepth_, rowBuffer_, rowStride_);
   for (int32_t h = 0; h < location.heads; ++h) {
     const FloatRows out(state.out, headRows(location, h)), lse(state.lse, headRows(location, h));
     for (int32_t i = 0; i < location.count; ++i) {
       const int32_t r = h * location.count + i;
-      const auto seesKeys = [&](const Segment& s) {
-        return std::max<int64_t>(s.bounds.lo[r], keys.begin) < std::min<int64_t>(s.bounds.hi[r], keys.end);
-      };
-      if (buffers.sum[r] == 0 || std::none_of(panel.segments.begin(), panel.segments.end(), seesKeys)) {
+      if (buffers.sum[r] == 0 || !attends(panel.segments, r, keys)) {
         if (isStateEmpty) lse(i) = -INFINITY;
         continue;
       }
-      const double sum = buffers.sum[r];
-      const double negMax = buffers.negMax[r];
-      const double panelLse = buffers.isLargeMode ? std::log(sum) - negMax : (std::log2(sum) - negMax) / kLog2e;
-      const MergeWeights weight = mergeWeights(isStateEmpty ? -INFINITY : lse(i), panelLse);
+      const MergeWeights weight = mergeWeights(isStateEmpty ? -INFINITY : lse(i), rowLse_[r]);
       lse(i) = weight.lse;
       mergeRow(weight, out.row(i), {rowBuffer_ + r * rowStride_, 1}, valueDepth_);
     }

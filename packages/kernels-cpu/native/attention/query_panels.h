@@ -51,6 +51,7 @@ class QueryPanels {
   }
   void loadQueries(const Panel& panel);
   void storePanel(const Panel& panel, const AttentionState& state, Range keys, bool isStateEmpty) const;
+  bool isEveryRowNew(const Panel& panel, const FloatRows& lse, Range keys, bool isStateEmpty) const;
   void foldSegment(Panel& panel, const Segment& s, const KvRows& keys) const;
 
   const AttendArguments& args_;
@@ -65,6 +66,7 @@ class QueryPanels {
   float* scores_;
   void* weights_;
   float* rowBuffer_;
+  double* rowLse_;  // of one panel
   float* part_;  // of staged rows
   std::vector<Panel> panels_;
 };

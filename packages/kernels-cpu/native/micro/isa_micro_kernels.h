@@ -5,6 +5,7 @@
 #include "attention/fold_query.h"
 #include "attention/gradient_block.h"
 #include "attention/pack.h"
+#include "attention/row_lse.h"
 #include "gemm/gemm_block.h"
 #include "gemm/gemm_pack.h"
 #include "gemm/row_dots.h"
@@ -73,6 +74,7 @@ constexpr AttentionKernels makeAttentionKernels() {
   table.isFinite = Packing::isFinite;
   table.toPanel = Packing::toPanel;
   table.fromPanel = Results::store;
+  table.computeLse = RowLse<V, N>::compute;
   table.fold = FoldBlock<V, E, N>::fold;
   table.foldMasked = FoldBlock<V, E, N>::foldMasked;
   if constexpr (!isPaired) table.foldModified = FoldBlock<V, E, N>::foldModified;
