@@ -113,6 +113,7 @@ struct BackwardPanel {
   int64_t stride, dsPanelStride;
   float scale;  // used by bfloat16 products only
   int32_t depth, valueDepth;
+  int32_t rowCount;  // the other rows are padding
   bool isLargeMode;  // whether the lse of some row is large
   RowPrefetch* upcoming;  // makes a step for each tile of p and of ds
 };

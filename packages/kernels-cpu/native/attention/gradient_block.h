@@ -11,6 +11,7 @@
 #include "attention/attention_kernels.h"
 #include "attention/pack.h"
 #include "attention/score_block.h"
+#include "attention/visible_vectors.h"
 #include "simd/exp2.h"
 #include "simd/register_tile.h"
 
@@ -23,10 +24,14 @@ struct GradientBlock {
   using Shape = typename E::template Shape<V>;
   static constexpr int N = Shape::vectors, R = Shape::rows, L = V::lanes, valuesPerElement = E::valuesPerElement;
   static constexpr int width = N * L;
+  using Visible = VisibleVectors<V, N>;
   static constexpr int32_t kPrefetchedRows = 2;  // per tile
 
   MOSAIC_NOINLINE void computeGradients(const BackwardPanel& panel, const KvRows& keys) {
     const MatrixUnit<V> unit;
+    if (skipsVectors(panel) && panel.rowCount <= width - L) {
+      return computeVisibleGradients<false>({panel, keys, nullptr}, Visible(panel.rowCount));
+    }
     computeWeights(panel, keys, nullptr);
     addQueryGradients(panel, keys);
   }
@@ -34,6 +39,9 @@ struct GradientBlock {
   MOSAIC_NOINLINE void computeMaskedGradients(const BackwardPanel& panel, const KvRows& keys,
                                               const VisibleKeys& bounds) {
     const MatrixUnit<V> unit;
+    if (skipsVectors(panel)) {
+      return computeVisibleGradients<true>({panel, keys, &bounds}, Visible(bounds, keys.first, panel.rowCount));
+    }
     computeWeights(panel, keys, &bounds);
     addVisibleQueryGradients(panel, keys, bounds);
   }
@@ -114,37 +122,149 @@ struct GradientBlock {
     return V::min(V::zero(), V::mul(V::add(s, negLse), V::set1(kLog2e)));
   }
 
-  template <bool isMasked, bool isLargeMode>
-  MOSAIC_NOINLINE void computeWeightTiles(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds) {
-    computeKeyWeights<isMasked, isLargeMode>(panel, keys, bounds);
-    computeScoreGradients<isMasked>(panel, keys, bounds);
+  /// A block of keys whose gradients are computed.
+  struct Block {
+    const BackwardPanel& panel;
+    const KvRows& keys;
+    const VisibleKeys* bounds;  // null: every key is visible to every row
+  };
+
+  /// Whether vectors of rows are skipped that attend to no key of a tile.
+  MOSAIC_INLINE bool skipsVectors(const BackwardPanel& panel) { return valuesPerElement == 1 && !panel.isLargeMode; }
+
+  template <bool isMasked>
+  MOSAIC_INLINE void computeVisibleGradients(const Block& block, const Visible& visible) {
+    if constexpr (valuesPerElement == 1) {
+      const auto computeStrip = [&]<int count>(const KeyStrip& strip) __attribute__((always_inline)) {
+        if constexpr (isMasked) clearOtherVectors(block.panel, strip, count);
+        if constexpr (count > 0) computeStripWeights<isMasked, count>(block, strip);
+      };
+      visible.template forEachStrip<R>(0, block.keys.count, computeStrip);
+      if (isMasked && !isFinite(block.keys, block.panel.depth)) {
+        return addMaskedQueryGradients(block.panel, block.keys, *block.bounds);
+      }
+      const auto addStrip = [&]<int count>(const KeyStrip& strip) __attribute__((always_inline)) {
+        if constexpr (count > 0) addStripQueryGradients<count>(block, strip);
+      };
+      visible.template forEachStrip<R>(0, block.keys.count, addStrip);
+    }
   }
 
-  /// p ← e^(s − lse), 0 for masked pairs.
-  template <bool isMasked, bool isLargeMode>
-  MOSAIC_INLINE void computeKeyWeights(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds) {
-    const Vec scale = exponentScale<isLargeMode>(panel);
-    const auto exponentiateTile =
-        [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j) __attribute__((always_inline)) {
-      using Tile = RegisterTile<V, E, rows, N>;
-      panel.upcoming->step(kPrefetchedRows);
-#pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) {
-        const Vec negLse = V::load(panel.negLse + n * L);
-#pragma GCC unroll 16
-        for (int r = 0; r < rows; r += valuesPerElement) {
-          Vec p[valuesPerElement];
-#pragma GCC unroll 2
-          for (int i = 0; i < valuesPerElement; ++i) {
-            p[i] = E::template exp2<V>(exponent<isLargeMode>(Tile::get(c, r + i, n), negLse, scale));
-            if (isMasked) p[i] = V::select(visibleMask(*bounds, keys.first + j + r + i, n), p[i], V::zero());
-            if (valuesPerElement == 2) V::store(panel.weights + (j + r + i) * width + n * L, p[i]);
-          }
-          storeRows(panel.p, panel.stride, j + r, n, p);
-        }
+  /// Clears p and ds of the keys of a strip for the vectors of rows that attend to none of them.
+  MOSAIC_NOINLINE void clearOtherVectors(const BackwardPanel& panel, const KeyStrip& strip, int count) {
+    for (int n = 0; n < N; ++n) {
+      if (n >= strip.first && n < strip.first + count) continue;
+      for (void* matrix : {panel.p, panel.ds}) {
+        float* row = static_cast<float*>(matrix) + n * L;
+        for (int32_t j = strip.begin; j < strip.end; ++j) V::store(row + j * panel.stride, V::zero());
       }
+    }
+  }
+
+  /// Computes p and ds of a strip.
+  template <bool isMasked, int count>
+  MOSAIC_NOINLINE void computeStripWeights(const Block& block, const KeyStrip& strip) {
+    const BackwardPanel& panel = block.panel;
+    const auto forEachStripTile = [&](const Operand& a, const void* b, int32_t depth, const auto& epilogue)
+        __attribute__((always_inline)) {
+      const auto* panelColumns = static_cast<const typename E::Element*>(b) + strip.first * L;
+      forEachTile<kTileRows<V, E, count>>(strip.begin, strip.end, [&]<int rows>(int32_t j)
+                                          __attribute__((always_inline)) {
+        RegisterTile<V, E, rows, count> c;
+        RegisterTile<V, E, rows, count>::product(c, rowsAt<E>(a, j), panelColumns, width, depth);
+        epilogue(c, j);
+      });
     };
-    forEachProductTile<V, E, R, N>(0, keys.count, keys.k, panel.q, panel.depth, exponentiateTile);
+    forEachStripTile(block.keys.k, panel.q, panel.depth, [&](const auto& c, int32_t j) __attribute__((always_inline)) {
+      storeKeyWeights<isMasked, false>(block, c, j, strip.first);
+    });
+    forEachStripTile(block.keys.v, panel.dOut, panel.valueDepth,
+                     [&](const auto& c, int32_t j) __attribute__((always_inline)) {
+                       storeScoreGradientTile<isMasked>(block, c, j, strip.first);
+                     });
+  }
+
+  /// dq += k · ds for a strip.
+  template <int count>
+  MOSAIC_NOINLINE void addStripQueryGradients(const Block& block, const KeyStrip& strip) {
+    const BackwardPanel& panel = block.panel;
+    const Operand& k = block.keys.columns;
+    const Operand columns{static_cast<const float*>(k.data) + strip.begin * k.step, k.rowStride, k.step};
+    const float* ds = static_cast<const float*>(panel.ds) + strip.begin * panel.stride + strip.first * L;
+    float* dq = panel.dq + strip.first * L;
+    forEachTile<kTileRows<V, E, count>>(0, panel.depth, [&]<int rows>(int32_t d) __attribute__((always_inline)) {
+      RegisterTile<V, E, rows, count>::addProduct(dq + d * width, width, rowsAt<E>(columns, d), ds, panel.stride,
+                                                  strip.end - strip.begin);
+    });
+  }
+
+  template <bool isMasked, bool isLargeMode>
+  MOSAIC_NOINLINE void computeWeightTiles(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds) {
+    const Block block{panel, keys, bounds};
+    forEachProductTile<V, E, R, N>(0, keys.count, keys.k, panel.q, panel.depth,
+                                   [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
+                                       __attribute__((always_inline)) {
+                                         storeKeyWeights<isMasked, isLargeMode>(block, c, j, 0);
+                                       });
+    forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth,
+                                   [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
+                                       __attribute__((always_inline)) {
+                                         storeScoreGradientTile<isMasked>(block, c, j, 0);
+                                       });
+  }
+
+  /// p ← e^(s − lse), 0 for masked pairs, for a tile of keys from key j on and vectors of rows from `first` on.
+  template <bool isMasked, bool isLargeMode, int rows, int count>
+  MOSAIC_INLINE void storeKeyWeights(const Block& block, const RegisterTile<V, E, rows, count>& c, int32_t j,
+                                     int first) {
+    using Tile = RegisterTile<V, E, rows, count>;
+    const BackwardPanel& panel = block.panel;
+    const Vec scale = exponentScale<isLargeMode>(panel);
+    panel.upcoming->step(kPrefetchedRows);
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) {
+      const int n = first + i;
+      const Vec negLse = V::load(panel.negLse + n * L);
+#pragma GCC unroll 16
+      for (int r = 0; r < rows; r += valuesPerElement) {
+        Vec p[valuesPerElement];
+#pragma GCC unroll 2
+        for (int k = 0; k < valuesPerElement; ++k) {
+          p[k] = E::template exp2<V>(exponent<isLargeMode>(Tile::get(c, r + k, i), negLse, scale));
+          if (isMasked) p[k] = V::select(visibleMask(*block.bounds, block.keys.first + j + r + k, n), p[k], V::zero());
+          if (valuesPerElement == 2) V::store(panel.weights + (j + r + k) * width + n * L, p[k]);
+        }
+        storeRows(panel.p, panel.stride, j + r, n, p);
+      }
+    }
+  }
+
+  /// ds ← p (dOut · v − delta), 0 for masked pairs, for a tile as in `storeKeyWeights`.
+  template <bool isMasked, int rows, int count>
+  MOSAIC_INLINE void storeScoreGradientTile(const Block& block, const RegisterTile<V, E, rows, count>& c, int32_t j,
+                                            int first) {
+    using Tile = RegisterTile<V, E, rows, count>;
+    const BackwardPanel& panel = block.panel;
+    const float* weights = valuesPerElement == 1 ? static_cast<const float*>(panel.p) : panel.weights;
+    const int64_t stride = valuesPerElement == 1 ? panel.stride : width;
+    panel.upcoming->step(kPrefetchedRows);
+#pragma GCC unroll 8
+    for (int i = 0; i < count; ++i) {
+      const int n = first + i;
+      const Vec negDelta = V::load(panel.negDelta + n * L);
+#pragma GCC unroll 16
+      for (int r = 0; r < rows; r += valuesPerElement) {
+        Vec ds[valuesPerElement];
+#pragma GCC unroll 2
+        for (int k = 0; k < valuesPerElement; ++k) {
+          const Vec p = V::load(weights + (j + r + k) * stride + n * L);
+          ds[k] = V::mul(V::add(Tile::get(c, r + k, i), negDelta), p);
+          if (!isMasked) continue;
+          ds[k] = V::select(visibleMask(*block.bounds, block.keys.first + j + r + k, n), ds[k], V::zero());
+        }
+        storeScoreGradients(panel, j + r, n, ds);
+      }
+    }
   }
 
   template <class Fn>
@@ -196,33 +316,6 @@ struct GradientBlock {
           if (modifiers.softcap > 0) ds = V::mul(ds, V::load(scratch.derivative + pair));
           if (bounds) ds = V::select(visibleMask(*bounds, keys.first + j + r, n), ds, V::zero());
           V::store(static_cast<float*>(panel.ds) + offset, ds);
-        }
-      }
-    };
-    forEachProductTile<V, E, R, N>(0, keys.count, keys.v, panel.dOut, panel.valueDepth, storeScoreGradientTile);
-  }
-
-  /// ds ← p (dOut · v − delta), 0 for masked pairs.
-  template <bool isMasked>
-  MOSAIC_INLINE void computeScoreGradients(const BackwardPanel& panel, const KvRows& keys, const VisibleKeys* bounds) {
-    const float* weights = valuesPerElement == 1 ? static_cast<const float*>(panel.p) : panel.weights;
-    const int64_t stride = valuesPerElement == 1 ? panel.stride : width;
-    const auto storeScoreGradientTile = [&]<int rows>(const RegisterTile<V, E, rows, N>& c, int32_t j)
-        __attribute__((always_inline)) {
-      using Tile = RegisterTile<V, E, rows, N>;
-      panel.upcoming->step(kPrefetchedRows);
-#pragma GCC unroll 8
-      for (int n = 0; n < N; ++n) {
-        const Vec negDelta = V::load(panel.negDelta + n * L);
-#pragma GCC unroll 16
-        for (int r = 0; r < rows; r += valuesPerElement) {
-          Vec ds[valuesPerElement];
-#pragma GCC unroll 2
-          for (int i = 0; i < valuesPerElement; ++i) {
-            ds[i] = V::mul(V::add(Tile::get(c, r + i, n), negDelta), V::load(weights + (j + r + i) * stride + n * L));
-            if (isMasked) ds[i] = V::select(visibleMask(*bounds, keys.first + j + r + i, n), ds[i], V::zero());
-          }
-          storeScoreGradients(panel, j + r, n, ds);
         }
       }
     };

@@ -10,8 +10,8 @@
 namespace mosaic {
 namespace {
 
-constexpr int32_t kStrips = 4;          // strips per block of keys; the keys of a strip share one range of panels in
-                                        // the sums of dk and dv
+// Strips of keys share one range of rows in the sums of dk and dv: 16 keys, or for bfloat16 a fourth of a block.
+constexpr int32_t kStripKeys = 16, kPairedStrips = 4, kMaxStrips = 6;
 constexpr int32_t kMaxPanels = 8;
 constexpr int64_t kMaxMatrixBytes = 48 << 10;  // q of one group; five such matrices are in use
 
@@ -31,10 +31,10 @@ struct Panel {
   bool isActive;   // has segments in the current block
 };
 
-/// The range of panels that contribute to a strip of keys.
-struct PanelRange {
-  int32_t first = INT32_MAX, last = -1;
-  bool operator==(const PanelRange&) const = default;
+/// The range of rows of a group that contribute to a strip of keys.
+struct RowRange {
+  int32_t first = INT32_MAX, end = 0;
+  bool operator==(const RowRange&) const = default;
 };
 
 class GradientGroup {
@@ -50,7 +50,7 @@ class GradientGroup {
         valueDepth_(static_cast<int32_t>(args_.kv.v.shape[3])),
         elementBytes_(dtypeBytes(kernels_.products)),
         rowStride_(paddedStride(roundUp(std::max(depth_, valueDepth_), kernels_.depthMultiple), elementBytes_)),
-        keysPerStrip_(kernels_.gradientBlock / kStrips),
+        keysPerStrip_(isPaired() ? kernels_.gradientBlock / kPairedStrips : kStripKeys),
         panels_(static_cast<size_t>(groupPanels(call))) {
     reader_.select(task.batch, task.keyHead);
     const int64_t rows = static_cast<int64_t>(panels_.size()) * kernels_.width;
@@ -80,6 +80,7 @@ class GradientGroup {
                             args_.tile.scale,
                             depth_,
                             valueDepth_,
+                            0,
                             false,
                             &prefetch};
     }
@@ -112,6 +113,7 @@ class GradientGroup {
   bool loadPanel(Panel& panel, int64_t first, const PanelSegments& segments) {
     panel.rows = segments.rows(first / kernels_.width);
     const int64_t count = panel.rows.count;
+    panel.buffers.rowCount = panel.rows.count;
     panel.segments = segments.segments(first / kernels_.width);
     if (first >= task_.rows.end) panel.segments = {};
     const auto isOutsideTask = [&](const Segment& s) { return s.begin >= task_.keys.end || s.end <= task_.keys.begin; };
@@ -183,25 +185,40 @@ class GradientGroup {
     }
     if (from >= to) return;
     const KvRows keys = reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
-    PanelRange stripPanels[kStrips];
+    RowRange stripRows[kMaxStrips];
     for (size_t p = 0; p < panels_.size(); ++p) {
-      if (panels_[p].isActive) computePanelBlock(static_cast<int32_t>(p), keys, stripPanels);
+      if (panels_[p].isActive) computePanelBlock(static_cast<int32_t>(p), keys, stripRows);
     }
-    if (defersKeyGradients()) sumStrips(keys, stripPanels);
+    if (defersKeyGradients()) sumStrips(keys, stripRows);
   }
 
   /// Computes weights and dq of one panel, and adds it to the ranges of the strips that it contributes to.
-  void computePanelBlock(int32_t p, const KvRows& keys, PanelRange* stripPanels) {
+  void computePanelBlock(int32_t p, const KvRows& keys, RowRange* stripRows) {
     const Panel& panel = panels_[static_cast<size_t>(p)];
     const int32_t begin = keys.first, end = keys.first + keys.count;
     for (const Segment& s : panel.segments) {
       forEachPart(s, kernels_, {begin, end}, [&](int32_t from, int32_t to, bool isMasked) {
         computeSubBlock(panel, subBlock(kernels_, keys, from, to), from - begin, isMasked ? &s.bounds : nullptr);
         for (int32_t strip = (from - begin) / keysPerStrip_; strip * keysPerStrip_ < to - begin; ++strip) {
-          stripPanels[strip] = {std::min(stripPanels[strip].first, p), std::max(stripPanels[strip].last, p)};
+          const int32_t stripBegin = begin + strip * keysPerStrip_;
+          const Range keysOfStrip{std::max(from, stripBegin), std::min(to, stripBegin + keysPerStrip_)};
+          const RowRange rows = attendingRows(panel, isMasked && !isPaired() ? &s.bounds : nullptr, keysOfStrip);
+          if (rows.first >= rows.end) continue;
+          stripRows[strip] = {std::min(stripRows[strip].first, p * kernels_.width + rows.first),
+                              std::max(stripRows[strip].end, p * kernels_.width + rows.end)};
         }
       });
     }
+  }
+
+  /// Returns the range from the first to the last row that attends to a key of the range.
+  static RowRange attendingRows(const Panel& panel, const VisibleKeys* bounds, const Range& keys) {
+    RowRange rows{0, panel.rows.count};
+    if (bounds == nullptr) return rows;
+    const auto isHidden = [&](int32_t r) { return bounds->lo[r] >= keys.end || bounds->hi[r] <= keys.begin; };
+    while (rows.first < rows.end && isHidden(rows.first)) ++rows.first;
+    while (rows.first < rows.end && isHidden(rows.end - 1)) --rows.end;
+    return rows;
   }
 
   /// Processes keys of one panel that are visible to all rows, or as given by `bounds`. `offset` is the row of the
@@ -232,23 +249,30 @@ class GradientGroup {
   }
 
   /// Sums dk and dv over as many panels at once as possible, because longer sums load and store dk and dv less often.
-  void sumStrips(const KvRows& keys, const PanelRange* stripPanels) {
+  void sumStrips(const KvRows& keys, const RowRange* stripRows) {
     for (int32_t strip = 0, next; strip * keysPerStrip_ < keys.count; strip = next) {
-      const PanelRange range = stripPanels[strip];
-      for (next = strip + 1; next * keysPerStrip_ < keys.count && stripPanels[next] == range;) ++next;
-      if (range.last < range.first) continue;
-      const Panel& panel = panels_[static_cast<size_t>(range.first)];
-      // Excludes the padding of the last panel: for an infinite key, its weights there are 0 · ∞.
-      const int32_t rows = (range.last - range.first) * kernels_.width
-                           + panels_[static_cast<size_t>(range.last)].rows.count;
+      const RowRange range = stripRows[strip];
+      for (next = strip + 1; next * keysPerStrip_ < keys.count && stripRows[next] == range;) ++next;
+      if (range.first >= range.end) continue;
       const int32_t begin = strip * keysPerStrip_, end = std::min(next * keysPerStrip_, keys.count);
-      for (int32_t p = range.first; p <= range.last; ++p) {
+      for (int32_t p = range.first / kernels_.width; p * kernels_.width < range.end; ++p) {
         clearUncomputedWeights(panels_[static_cast<size_t>(p)], keys.first, {begin, end});
       }
       const KvRows stripKeys = subBlock(kernels_, keys, keys.first + begin, keys.first + end);
-      kernels_.addKeyGradient(valueGradientTerm(panel, begin, rows, stripKeys));
-      kernels_.addKeyGradient(keyGradientTerm(panel, begin, rows, stripKeys));
+      // The range ends before the padding of the last panel: for an infinite key, its weights there are 0 · ∞.
+      const Panel& panel = panels_[static_cast<size_t>(range.first / kernels_.width)];
+      for (KeyGradient term : {valueGradientTerm(panel, begin, range.end - range.first, stripKeys),
+                               keyGradientTerm(panel, begin, range.end - range.first, stripKeys)}) {
+        skipRows(term, range.first % kernels_.width);
+        kernels_.addKeyGradient(term);
+      }
     }
+  }
+
+  /// Removes the first `count` rows of a term from its matrices.
+  void skipRows(KeyGradient& term, int64_t count) const {
+    term.coefficients = static_cast<const char*>(term.coefficients) + count * elementBytes_;
+    term.rows = static_cast<const char*>(term.rows) + count * rowStride_ * elementBytes_;
   }
 
   /// Returns the term dv += p · dOut over `rows` rows, beginning with the panel's first. `offset` is the row of the
