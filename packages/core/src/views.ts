@@ -117,21 +117,22 @@ export function slice(x: Tensor, axis: number, range: SliceRange): Tensor {
   if (!isRecorded(x)) return out;
   const inputShape = x.shape;
   const isEmpty = out.size === 0;
-  const sliceSameRange = (base: Tensor): Tensor =>
-    slice(base, normalizedAxis, { start, end: start + count * step, step });
+  const end = start + count * step;
+  const write = (dOut: Tensor, gradient: Tensor, isAdded: boolean): void => {
+    if (isEmpty) return;
+    using part = slice(gradient, normalizedAxis, { start, end, step });
+    if (isAdded) part.device.kernels.binary("add", part, part, dOut);
+    else part.device.kernels.copy(part, dOut);
+  };
   return out.record([x], {
     name: "slice",
     backward(dOut) {
       const dx = dOut.device.empty(inputShape, dOut.dtype);
       dOut.device.kernels.fill(dx, 0);
-      using slicedGradient = sliceSameRange(dx);
-      if (!isEmpty) dOut.device.kernels.copy(slicedGradient, dOut);
+      write(dOut, dx, false);
       return [dx];
     },
-    addGradient(dOut, accumulator) {
-      using slicedAccumulator = sliceSameRange(accumulator);
-      if (!isEmpty) dOut.device.kernels.binary("add", slicedAccumulator, slicedAccumulator, dOut);
-    },
+    part: { axis: normalizedAxis, range: step === 1 ? { start, end } : null, write },
     free() {},
   });
 }

@@ -3,7 +3,8 @@ import { releaseOnError, runUntracked } from "../tracking.ts";
 import { formatShape, sameShape } from "../shape.ts";
 import { dtypeBytes, type Storage } from "../storage.ts";
 import type { Tensor } from "../tensor.ts";
-import { type Edge, type GradNode, type TensorMetadata, noGrad } from "./node.ts";
+import { type Edge, type GradientPart, type GradNode, type TensorMetadata, noGrad } from "./node.ts";
+import { UnwrittenRanges } from "./unwritten-ranges.ts";
 
 /** The queue of the backward that is running; the innermost one if a checkpoint runs another one. */
 let activeQueue: GradientQueue | undefined;
@@ -92,7 +93,7 @@ function runBackward(rootEdge: Exclude<Edge, null>, seed: Tensor, seedStorage: S
     accumulate(rootEdge, seed, queue);
     for (let nodeGradient = queue.pop(); nodeGradient !== undefined; nodeGradient = queue.pop()) {
       const { node, gradient } = nodeGradient;
-      if (addInPlace(node, gradient, queue)) continue;
+      if (writePart(node, gradient, queue)) continue;
       accumulateAll(node, runNode(node, gradient), queue);
     }
     queue.addDeferredGradients();
@@ -103,16 +104,17 @@ function runBackward(rootEdge: Exclude<Edge, null>, seed: Tensor, seedStorage: S
 }
 
 /**
- * Adds the gradient of a node's input in place to the gradient that the input has already accumulated. Returns false if
- * that is not possible, otherwise frees the node and `dOutput`.
+ * Writes the gradient of a node's input to its part of the gradient that the input has already accumulated, or of a new
+ * one. Returns false if that is not possible, otherwise frees the node and `dOutput`.
  */
-function addInPlace(node: GradNode, dOutput: Tensor, queue: GradientQueue): boolean {
+function writePart(node: GradNode, dOutput: Tensor, queue: GradientQueue): boolean {
   const [edge] = node.edges;
-  if (!node.definition?.addGradient || !edge || !("node" in edge)) return false;
-  const accumulatedGradient = queue.get(edge.node);
-  if (!accumulatedGradient || !isSoleOwner(accumulatedGradient)) return false;
+  const part = node.definition?.part;
+  if (!part || !edge || !("node" in edge)) return false;
+  const target = queue.prepareForPart(edge.node, part, dOutput);
+  if (target === null) return false;
   try {
-    node.definition.addGradient(dOutput, accumulatedGradient);
+    part.write(dOutput, target.gradient, target.isAdded);
   } finally {
     node.free();
     dOutput.dispose();
@@ -277,6 +279,8 @@ function addGradients(a: Tensor, b: Tensor): Tensor {
 class GradientQueue {
   readonly #nodes: GradNode[] = [];
   readonly #gradients = new Map<GradNode, Tensor>();
+  /** Of gradients to which only parts have been written. */
+  readonly #unwrittenRanges = new Map<GradNode, UnwrittenRanges>();
   readonly #outer: GradientQueue | undefined;
   readonly #seedStorage: Storage | undefined;
   readonly #deferredGradients: { readonly leaf: Tensor; readonly gradient: Tensor }[] = [];
@@ -307,19 +311,43 @@ class GradientQueue {
   }
 
   add(node: GradNode, gradient: Tensor): void {
-    const accumulatedGradient = this.#gradients.get(node);
+    const accumulatedGradient = this.#complete(node);
     this.#gradients.set(node, accumulatedGradient ? addGradients(accumulatedGradient, gradient) : gradient);
-    if (!accumulatedGradient) this.#nodes.splice(this.#findInsertIndex(node.sequenceNumber), 0, node);
+    if (!accumulatedGradient) this.#insert(node);
   }
 
-  get(node: GradNode): Tensor | undefined {
-    return this.#gradients.get(node);
+  /**
+   * Returns the gradient of a node to which a part of it is to be written, and whether that part is added to earlier
+   * ones. Returns null if the gradient cannot be written in place, or would have to be created for a part with gaps.
+   */
+  prepareForPart(
+    node: GradNode,
+    part: GradientPart,
+    { device }: Tensor,
+  ): { readonly gradient: Tensor; readonly isAdded: boolean } | null {
+    const accumulatedGradient = this.#gradients.get(node);
+    if (accumulatedGradient) {
+      if (!isSoleOwner(accumulatedGradient)) return null;
+      const isAdded = !this.#unwrittenRanges.get(node)?.remove(part);
+      if (isAdded) this.#complete(node);
+      return { gradient: accumulatedGradient, isAdded };
+    }
+    if (part.range === null) return null;
+    const { shape, dtype } = node.output;
+    const ranges = new UnwrittenRanges(part.axis, shape[part.axis]!);
+    ranges.remove(part);
+    const gradient = device.empty(shape, dtype);
+    this.#gradients.set(node, gradient);
+    this.#unwrittenRanges.set(node, ranges);
+    this.#insert(node);
+    return { gradient, isAdded: false };
   }
 
   pop(): { node: GradNode; gradient: Tensor } | undefined {
-    const node = this.#nodes.pop();
+    const node = this.#nodes.at(-1);
     if (!node) return undefined;
-    const gradient = this.#gradients.get(node)!;
+    const gradient = this.#complete(node)!;
+    this.#nodes.pop();
     this.#gradients.delete(node);
     return { node, gradient };
   }
@@ -328,6 +356,18 @@ class GradientQueue {
     for (const gradient of this.#gradients.values()) gradient.dispose();
     for (const { leaf, gradient } of this.#deferredGradients) if (leaf.grad !== gradient) gradient.dispose();
     this.#gradients.clear();
+  }
+
+  /** Returns the gradient of a node after filling the positions that no part has been written to. */
+  #complete(node: GradNode): Tensor | undefined {
+    const gradient = this.#gradients.get(node);
+    if (gradient) this.#unwrittenRanges.get(node)?.fillZeros(gradient);
+    this.#unwrittenRanges.delete(node);
+    return gradient;
+  }
+
+  #insert(node: GradNode): void {
+    this.#nodes.splice(this.#findInsertIndex(node.sequenceNumber), 0, node);
   }
 
   #findInsertIndex(sequenceNumber: number): number {

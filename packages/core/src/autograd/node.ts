@@ -13,13 +13,22 @@ export interface BackwardDefinition {
    */
   backward(dOutput: Tensor, needsInputGrad: readonly boolean[]): readonly (Tensor | null)[];
   /**
-   * For an operation with one input whose output is a part of that input: adds its gradient to `accumulator`, the sum
-   * of the gradients that other operations have contributed so far. Without it, each part would need a gradient of the
-   * input's full size, zero elsewhere.
+   * For an operation with one input whose output is a part of that input. Without it, each part would need a gradient
+   * of the input's full size, zero elsewhere.
    */
-  addGradient?(dOutput: Tensor, accumulator: Tensor): void;
+  readonly part?: GradientPart;
   /** Disposes the saved tensors. */
   free(): void;
+}
+
+/** A part of a gradient that one operation contributes. */
+export interface GradientPart {
+  /** The axis of which the part has some positions, and all positions of the other axes. */
+  readonly axis: number;
+  /** The positions, start to end - 1 without gaps; null if the part has gaps. */
+  readonly range: { readonly start: number; readonly end: number } | null;
+  /** Writes `dOutput` to the part of a gradient of the input; adds it if `isAdded`. */
+  write(dOutput: Tensor, gradient: Tensor, isAdded: boolean): void;
 }
 
 /** Shape and dtype of a tensor. */

@@ -358,6 +358,75 @@ describe("slices of a tensor", () => {
   });
 });
 
+/** Kernels that a backward runs, in order. */
+async function traceBackward(y: Tensor, gradient: Tensor): Promise<string[]> {
+  await device.stream.synchronize();
+  device.startTrace();
+  y.backward(gradient);
+  const events = await device.stopTrace();
+  return events.map(({ name }) => name);
+}
+
+describe("slices without common elements", () => {
+  test("are copied to the gradient of the whole tensor, which is neither filled nor added to", async () => {
+    const x = createLeaf(1, 2, 3, 4, 5);
+    using y = scale(x, 2);
+    using parts = scope(() => concatenate(y.split([2, 0, 1, 2], 0).toReversed(), 0));
+    using gradient = fromArray(device, [10, 20, 30, 40, 50], [5]);
+    expect(await traceBackward(parts, gradient)).toEqual(["copy", "copy", "copy", "scalar"]);
+    expect(await readGrad(x)).toEqual([80, 100, 60, 20, 40]);
+  });
+
+  test("leave zeros at the other positions", async () => {
+    for (const axis of [0, 1]) {
+      using x = ones(device, [5, 5]);
+      x.requiresGrad = true;
+      using y = scale(x, 1);
+      // One slice in the middle of the unwritten positions, one at their end, and an empty one.
+      using sums = scope(() => add(sum(y.slice(axis, 1, 2)), add(sum(y.slice(axis, 3, 5)), sum(y.slice(axis, 2, 2)))));
+      sums.backward();
+      const isWritten = (i: number): boolean => [1, 3, 4].includes(axis === 0 ? Math.floor(i / 5) : i % 5);
+      expect(await readGrad(x)).toEqual(Array.from({ length: 25 }, (_, i) => (isWritten(i) ? 1 : 0)));
+    }
+  });
+});
+
+test("slices that overlap, have gaps or belong to several axes, and the whole tensor, add up in any order", async () => {
+  const contributions: Readonly<Record<string, (y: Tensor) => Tensor>> = {
+    rows: (y) => y.slice(0, 1, 3),
+    overlappingRows: (y) => y.slice(0, 2, 4),
+    columns: (y) => y.slice(1, 1, 2),
+    columnsWithGaps: (y) => y.slice(1, 0, 3, 2),
+    whole: (y) => scale(y, 1),
+  };
+  const names = Object.keys(contributions);
+  for (const first of names) {
+    for (const second of names) {
+      for (const third of names) {
+        using x = ones(device, [4, 3]);
+        x.requiresGrad = true;
+        using y = scale(x, 1);
+        const order = [first, second, third];
+        using total = scope(() =>
+          order.map((name, i) => scale(sum(contributions[name]!(y)), 10 ** i)).reduce((a, b) => add(a, b)),
+        );
+        total.backward();
+        const isIncluded: Readonly<Record<string, (row: number, column: number) => boolean>> = {
+          rows: (row) => row === 1 || row === 2,
+          overlappingRows: (row) => row >= 2,
+          columns: (_, column) => column === 1,
+          columnsWithGaps: (_, column) => column !== 1,
+          whole: () => true,
+        };
+        const expected = Array.from({ length: 12 }, (_, i) =>
+          order.reduce((value, name, n) => value + (isIncluded[name]!(Math.floor(i / 3), i % 3) ? 10 ** n : 0), 0),
+        );
+        expect(await readGrad(x), order.join()).toEqual(expected);
+      }
+    }
+  }
+});
+
 describe("a leaf's gradient", () => {
   test("is rejected if it is set to another shape or dtype, or to a value that is not a tensor", () => {
     const x = createLeaf(1, 2);
