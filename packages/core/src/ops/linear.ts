@@ -54,18 +54,25 @@ function flattenRows(x: Tensor): Tensor {
   return x.reshape([numel(x.shape.slice(0, -1)), x.shape.at(-1)!]);
 }
 
-/** Epilogue applied to the sums x · Wᵀ + b. For relu without a gate, `sums` may be the result of relu. */
+/** Epilogue applied to the sums x · Wᵀ + b. For relu without a gate, `sums` is the result of relu. */
 interface Epilogue {
   readonly activation: UnaryOp | null;
   readonly gate: Tensor | null;
   readonly sums: Tensor | null;
 }
 
-/** Returns the gradient of x · Wᵀ + b, as [N,out]. */
+/**
+ * Returns the gradient of x · Wᵀ + b, as [N,out]. Without a gate, sums that only this operation holds are overwritten:
+ * nothing reads them after the backward, and memory that was just read is written faster than new memory.
+ */
 function computeSumsGradient({ activation, gate, sums }: Epilogue, dOut: Tensor): Tensor {
   if (activation === null && gate === null) return flattenRows(dOut);
-  using dSums = gate === null ? dOut.device.empty(dOut.shape, dOut.dtype) : applyGate({ gate, activation }, dOut);
-  if (gate === null) dOut.device.kernels.unaryBackward(activation!, dSums, sums!, dOut);
+  if (gate !== null) {
+    using dSums = applyGate({ gate, activation }, dOut);
+    return flattenRows(dSums);
+  }
+  using dSums = activation === "relu" ? dOut.device.empty(dOut.shape, dOut.dtype) : sums!.detach();
+  dOut.device.kernels.unaryBackward(activation!, dSums, sums!, dOut);
   return flattenRows(dSums);
 }
 
