@@ -1,4 +1,4 @@
-import type { BinaryOp, UnaryOp } from "@mosaic/core";
+import { type BinaryOp, full, type UnaryOp } from "@mosaic/core";
 import { expect, test } from "vitest";
 import {
   dtypes,
@@ -118,6 +118,33 @@ onEveryIsa("elementwise", (device) => {
         const magnitude = dy.values.map((each, i) => Math.abs(each) * (Math.abs(slope(x.values[i]!)) + 0.1));
         expect(findMismatch(await dx.read(), expected, { tolerance: 2e-6, magnitude })).toBeUndefined();
       }
+    }
+  });
+
+  test("computes gelu and its derivative with a small relative error in the left tail", async () => {
+    const { x, values } = createSample(device(), [3001], { value: (i) => -3 - i / 1000 });
+    using dy = full(device(), [3001], 1);
+    using out = device().empty([3001], "float32");
+    for (const of of [0, 1] as const) {
+      if (of === 0) device().kernels.unary("gelu", out, x);
+      else device().kernels.unaryBackward("gelu", out, x, dy);
+      const expected = values.map(unaryReferences.gelu[of]);
+      expect(findMismatch(await out.read(), expected, { tolerance: 2e-6 })).toBeUndefined();
+    }
+  });
+
+  test("computes derivatives at the limits of their ranges", async () => {
+    const inputs = [0, -0, NaN, 88.5, -87, -100, -110, 1e-40, 3e38, -3e38, 20, -20];
+    const { x, values } = createSample(device(), [inputs.length], { value: (i) => inputs[i]! });
+    using dy = full(device(), [inputs.length], 1);
+    using out = device().empty([inputs.length], "float32");
+    for (const op of ["tanh", "sigmoid", "gelu", "geluTanh", "silu"] as const) {
+      device().kernels.unaryBackward(op, out, x, dy);
+      const isSaturated = (value: number): boolean => Math.abs(value) > 1e30;
+      const limit = (value: number): number => (value > 0 && op !== "tanh" && op !== "sigmoid" ? 1 : 0);
+      const expected = values.map((value) => (isSaturated(value) ? limit(value) : unaryReferences[op][1](value)));
+      const magnitude = expected.map((value) => Math.max(Math.abs(value), 1e-35));
+      expect(findMismatch(await out.read(), expected, { tolerance: 5e-6, magnitude }), op).toBeUndefined();
     }
   });
 

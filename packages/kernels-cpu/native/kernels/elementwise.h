@@ -114,25 +114,18 @@ MOSAIC_NOINLINE void applyUnary(UnaryOp op, float* out, const float* x, int64_t 
     case UnaryOp::Sqrt: return map1<T>(out, x, n, [](V v) { return sqrtOf<T>(v); });
     case UnaryOp::Rsqrt: return map1<T>(out, x, n, [](V v) { return T::set1(1.0f) / sqrtOf<T>(v); });
     case UnaryOp::Tanh: return map1<T>(out, x, n, [](V v) { return tanhOf<T>(v); });
-    case UnaryOp::Sigmoid: return map1<T>(out, x, n, [](V v) { return sigmoidOf<T>(v); });
+    case UnaryOp::Sigmoid: return map1<T>(out, x, n, [](V v) { return computeSigmoid<T>(v).value; });
     case UnaryOp::Relu: return map1<T>(out, x, n, [](V v) { return T::max(T::zero(), v); });  // keeps NaN
-    case UnaryOp::Gelu: return map1<T>(out, x, n, [](V v) { return v * normalCdfOf<T>(v); });
+    case UnaryOp::Gelu: return map1<T>(out, x, n, [](V v) { return v * computeNormal<T>(v).cdf; });
     case UnaryOp::GeluTanh:
       return map1<T>(out, x, n, [](V v) {
         V u, slope;
         computeGeluTanhArgument<T>(v, u, slope);
-        return v * sigmoidOf<T>(u);
+        return v * computeSigmoid<T>(u).value;
       });
-    case UnaryOp::Silu: return map1<T>(out, x, n, [](V v) { return v * sigmoidOf<T>(v); });
+    case UnaryOp::Silu: return map1<T>(out, x, n, [](V v) { return v * computeSigmoid<T>(v).value; });
     case UnaryOp::Square: return map1<T>(out, x, n, [](V v) { return v * v; });
   }
-}
-
-/// e / (1 + e)² for e = exp(−|x|): the derivative of the sigmoid, without the cancellation in s (1 − s).
-template <class T>
-MOSAIC_INLINE typename T::Vec sigmoidGrad(typename T::Vec x) {
-  const auto e = expOf<T>(T::zero() - absOf<T>(x)), s = T::set1(1.0f) / (T::set1(1.0f) + e);
-  return e * s * s;
 }
 
 template <class T>
@@ -145,20 +138,29 @@ MOSAIC_NOINLINE void applyUnaryBackward(UnaryOp op, float* dx, const float* x, c
     case UnaryOp::Sqrt: return map2<T>(dx, x, dy, n, [](V v, V g) { return T::set1(0.5f) * g / sqrtOf<T>(v); });
     case UnaryOp::Rsqrt:
       return map2<T>(dx, x, dy, n, [](V v, V g) { return T::set1(-0.5f) * g / (v * sqrtOf<T>(v)); });
-    case UnaryOp::Tanh: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * (T::set1(4) * sigmoidGrad<T>(v + v)); });
-    case UnaryOp::Sigmoid: return map2<T>(dx, x, dy, n, [](V v, V g) { return g * sigmoidGrad<T>(v); });
+    case UnaryOp::Tanh:
+      return map2<T>(dx, x, dy, n, [](V v, V g) { return g * (T::set1(4) * computeSigmoid<T>(v + v).slope); });
+    case UnaryOp::Sigmoid:
+      return map2<T>(dx, x, dy, n, [](V v, V g) { return g * computeSigmoid<T>(v).slope; });
     case UnaryOp::Relu:
       return map2<T>(dx, x, dy, n, [](V v, V g) { return blend<T>(lessOrEqual<T>(v, T::zero()), T::zero(), g); });
     case UnaryOp::Gelu:
-      return map2<T>(dx, x, dy, n, [](V v, V g) { return g * (normalCdfOf<T>(v) + v * normalPdfOf<T>(v)); });
+      return map2<T>(dx, x, dy, n, [](V v, V g) {
+        const auto [cdf, density] = computeNormal<T>(v);
+        return g * (cdf + v * density);
+      });
     case UnaryOp::GeluTanh:
       return map2<T>(dx, x, dy, n, [](V v, V g) {
         V u, slope;
         computeGeluTanhArgument<T>(v, u, slope);
-        return g * (sigmoidOf<T>(u) + v * sigmoidGrad<T>(u) * slope);
+        const Sigmoid<T> s = computeSigmoid<T>(u);
+        return g * (s.value + v * s.slope * slope);
       });
     case UnaryOp::Silu:
-      return map2<T>(dx, x, dy, n, [](V v, V g) { return g * (sigmoidOf<T>(v) + v * sigmoidGrad<T>(v)); });
+      return map2<T>(dx, x, dy, n, [](V v, V g) {
+        const auto [value, slope] = computeSigmoid<T>(v);
+        return g * (value + v * slope);
+      });
     case UnaryOp::Square: return map2<T>(dx, x, dy, n, [](V v, V g) { return (v + v) * g; });
   }
 }
