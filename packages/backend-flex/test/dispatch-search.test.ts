@@ -40,11 +40,14 @@ test("the search exchanges documents of several chunks if no swap of two chunks 
   expect(countChunks(result, 2)).toEqual(countChunks(start, 2));
 });
 
-/** A document of 34 chunks, whose rows take 1.12 times the mean time of pairs to receive, and short documents. */
-function createLongDocumentProblem(seed: number): DispatchProblem {
+/**
+ * A document of `numChunks` chunks and 10 rows, which take `receiveShare` times the mean time of pairs to receive, and
+ * short documents.
+ */
+function createLongDocumentProblem(seed: number, numChunks = 34, receiveShare = 1.12): DispatchProblem {
   const [chunkSize, ranks] = [32, 32];
   const length = ranks * 16 * chunkSize;
-  const lengths = [34 * chunkSize + 10];
+  const lengths = [numChunks * chunkSize + 10];
   // Park–Miller generator.
   let state = seed;
   for (let rows = length - lengths[0]!; rows > 0; rows -= lengths.at(-1)!) {
@@ -54,7 +57,7 @@ function createLongDocumentProblem(seed: number): DispatchProblem {
   }
   const mask = masks.documents(lengths, "causal");
   const meanPairs = lengths.reduce((sum, each) => sum + (each * (each + 1)) / 2, 0) / ranks;
-  const cost = { pair: 1, row: (1.12 * meanPairs) / lengths[0]!, latency: 0, backward: 0 };
+  const cost = { pair: 1, row: (receiveShare * meanPairs) / lengths[0]!, latency: 0, backward: 0 };
   return createProblem({ mask, queries: length, keys: length, ranks, chunkSize, isSelfAttention: true, cost });
 }
 
@@ -75,3 +78,16 @@ test.each([1000, 5000])("the time of long documents is near its bound, for docum
   const problem = createLongDocumentProblem(seed);
   expect(solve(problem).best.time / computeBounds(problem).time).toBeLessThan(1.008);
 });
+
+// 1.23 and 1.25 with all targets at the bound of time.
+test.each([1000, 6000])(
+  "the rows of a document on most ranks are near their bound, for documents of seed %i",
+  (seed) => {
+    const problem = createLongDocumentProblem(seed, 128, 0.95);
+    const { assignment, time } = solve(problem).best;
+    const bounds = computeBounds(problem);
+    const { receivedRows } = evaluateAssignment(problem, assignment);
+    expect(time / bounds.time).toBeLessThan(1.005);
+    expect(receivedRows.reduce((sum, rows) => sum + rows, 0) / problem.ranks / bounds.balancedRows).toBeLessThan(1.205);
+  },
+);
