@@ -22,7 +22,10 @@ export function trainingCases(make: MakeDevice): Case[] {
         name: `gatherRows and scatterAddRows, ${dtype}`,
         run: () => withDevice(make, (device) => checkIndexedRows(device, dtype)),
       },
-      { name: `crossEntropy, ${dtype}`, run: () => withDevice(make, (device) => checkCrossEntropy(device, dtype)) },
+      ...[0, LARGE_LOGIT].map((center) => ({
+        name: `crossEntropy of logits around ${center}, ${dtype}`,
+        run: () => withDevice(make, (device) => checkCrossEntropy(device, { dtype, center })),
+      })),
       { name: `adamW, ${dtype}`, run: () => withDevice(make, (device) => checkAdam(device, "adamW", dtype)) },
       {
         name: `scheduleFree, ${dtype}`,
@@ -105,10 +108,15 @@ async function checkIndexedRows(device: Device, dtype: DType): Promise<void> {
 
 const NUM_CLASSES = 21;
 const IGNORE_INDEX = -100;
+/** Float32 numbers of this magnitude are multiples of 2⁻¹¹, so that lse in float32 is less accurate than the softmax. */
+const LARGE_LOGIT = 4096;
 
-async function checkCrossEntropy(device: Device, dtype: DType): Promise<void> {
+async function checkCrossEntropy(
+  device: Device,
+  { dtype, center }: { readonly dtype: DType; readonly center: number },
+): Promise<void> {
   const nextUniform = uniforms(6);
-  const x = normals(8 * NUM_CLASSES, 7, dtype).map((value) => roundTo(20 * value, dtype));
+  const x = normals(8 * NUM_CLASSES, 7, dtype).map((value) => roundTo(center + 20 * value, dtype));
   const targets = Array.from({ length: 8 }, (_, i) => (i === 3 ? IGNORE_INDEX : integer(nextUniform, NUM_CLASSES)));
   const dLoss = normals(8, 8);
   for (const smoothing of [0, 0.1]) {

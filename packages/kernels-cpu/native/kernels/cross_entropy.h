@@ -27,8 +27,8 @@ MOSAIC_NOINLINE RowLoss computeRowLoss(const float* x, int64_t n, int64_t target
   const float logSum = scalarLog<T>(sumRow<T>(buffer, buffer, n, [](V v, V) { return v; }));
   float loss = (maxLogit - x[targetClass]) + logSum;
   if (smoothing > 0) {
-    const float mean = sumRow<T>(x, x, n, [](V v, V) { return v; }) / static_cast<float>(n);
-    loss = (1 - smoothing) * loss + smoothing * ((maxLogit - mean) + logSum);
+    const float distanceSum = sumRow<T>(x, x, n, [&](V v, V) { return T::set1(maxLogit) - v; });
+    loss = (1 - smoothing) * loss + smoothing * (distanceSum / static_cast<float>(n) + logSum);
   }
   return {loss, maxLogit + logSum};
 }
@@ -55,7 +55,8 @@ void crossEntropy(const CrossEntropyArguments& args, Pool& pool) {
   });
 }
 
-/// dx ← dLoss · (exp(x − lse) − (1 − s) [class] − s / C)
+/// dx ← dLoss · (p − (1 − s) [class] − s / C) with p = exp(x − lse) / Σ exp(x − lse). The sum differs from 1 by the
+/// rounding error of lse, which grows with the magnitude of x.
 template <class T>
 void crossEntropyBackward(const CrossEntropyBackwardArguments& args, Pool& pool) {
   using V = typename T::Vec;
@@ -76,7 +77,9 @@ void crossEntropyBackward(const CrossEntropyBackwardArguments& args, Pool& pool)
       const V lse = T::set1(loadScalar<T>(loop.dtype[3], data[3]));
       const float scale = loadScalar<T>(loop.dtype[4], data[4]);
       const V factor = T::set1(scale), smoothingShare = T::set1(spec.smoothing / static_cast<float>(n));
-      map1<T>(to, values, n, [&](V v) { return factor * (expOf<T>(v - lse) - smoothingShare); });
+      map1<T>(to, values, n, [&](V v) { return expOf<T>(v - lse); });
+      const V inverseSum = T::set1(1.0f / sumRow<T>(to, to, n, [](V v, V) { return v; }));
+      map1<T>(to, to, n, [&](V v) { return factor * (v * inverseSum - smoothingShare); });
       to[static_cast<int64_t>(targetClass)] -= scale * (1 - spec.smoothing);
     }
     flushRow<T>(rowDx, data[0], to);

@@ -275,13 +275,19 @@ DEVICE void crossEntropyRows(const CrossEntropyParameters& p) {
       for (float& element : v) element = expf(element - maxValue);
     };
     const float logSum = logf(sumOverRow<WIDTH>(n, load, weights));
-    const float mean = p.smoothing > 0.f ? sumOverRow<WIDTH>(n, load, decode) / static_cast<float>(n) : 0.f;
+    const auto distances = [&](int, const Raw<WIDTH>& raw, float(&v)[WIDTH]) {
+      raw.decode(x.dtype, v);
+#pragma unroll
+      for (float& element : v) element = maxValue - element;
+    };
+    const float meanDistance =
+        p.smoothing > 0.f ? sumOverRow<WIDTH>(n, load, distances) / static_cast<float>(n) : 0.f;
     if (threadIdx.x % 32 != 0) return;
     float rowLoss = 0.f;
     if (isCounted) {
       const float targetValue = loadElement(x, at[0] + static_cast<int64_t>(targetClass) * step);
       rowLoss = (maxValue - targetValue) + logSum;
-      if (p.smoothing > 0.f) rowLoss = (1.f - p.smoothing) * rowLoss + p.smoothing * ((maxValue - mean) + logSum);
+      if (p.smoothing > 0.f) rowLoss = (1.f - p.smoothing) * rowLoss + p.smoothing * (meanDistance + logSum);
     }
     storeElement(loss, at[1], rowLoss);
     storeElement(lse, at[2], isCounted ? maxValue + logSum : 0.f);
@@ -289,6 +295,8 @@ DEVICE void crossEntropyRows(const CrossEntropyParameters& p) {
   });
 }
 
+/// dx ← dLoss · (p − (1 − s) [class] − s / C) with p = exp(x − lse) / Σ exp(x − lse). The sum differs from 1 by the
+/// rounding error of lse, which grows with the magnitude of x.
 template <int WIDTH>
 DEVICE void crossEntropyBackwardRows(const CrossEntropyBackwardParameters& p) {
   const auto& [dx, x, target, lse, dLoss] = p.layout.rows.operand;
@@ -303,13 +311,19 @@ DEVICE void crossEntropyBackwardRows(const CrossEntropyBackwardParameters& p) {
     const int targetColumn = isCounted ? static_cast<int>(targetClass) : -1;
     const float scale = isCounted ? loadElement(dLoss, at[4]) : 0.f, rowLse = loadElement(lse, at[3]);
     const auto load = [&](int i) { return loadRow<WIDTH>(x, at[1], step[1], i); };
+    const auto weights = [&](int, const Raw<WIDTH>& raw, float(&v)[WIDTH]) {
+      raw.decode(x.dtype, v);
+#pragma unroll
+      for (float& element : v) element = expf(element - rowLse);
+    };
+    const float inverseSum = isCounted ? 1.f / sumOverRow<WIDTH>(n, load, weights) : 0.f;
     forEachInRow<WIDTH>(n, load, [&](int i, const Raw<WIDTH>& raw) {
       float v[WIDTH];
       raw.decode(x.dtype, v);
 #pragma unroll
       for (int w = 0; w < WIDTH; w++) {
         const float targetProbability = (i + w == targetColumn ? 1.f - p.smoothing : 0.f) + smoothingShare;
-        v[w] = isCounted ? scale * (expf(v[w] - rowLse) - targetProbability) : 0.f;
+        v[w] = isCounted ? scale * (expf(v[w] - rowLse) * inverseSum - targetProbability) : 0.f;
       }
       storeRow(dx, at[0], step[0], i, v);
     });
