@@ -55,8 +55,11 @@ void crossEntropy(const CrossEntropyArguments& args, Pool& pool) {
   });
 }
 
-/// dx ← dLoss · (p − (1 − s) [class] − s / C) with p = exp(x − lse) / Σ exp(x − lse). The sum differs from 1 by the
-/// rounding error of lse, which grows with the magnitude of x.
+/// Above this magnitude, the rounding error of lse in float32 exceeds 1e-6, which is the relative error of exp(x − lse).
+inline constexpr float kMaxAccurateLse = 16;
+
+/// dx ← dLoss · (p − (1 − s) [class] − s / C) with p = exp(x − lse). For an lse that is not accurate, p is divided by
+/// its sum over the row, which differs from 1 by the error of lse.
 template <class T>
 void crossEntropyBackward(const CrossEntropyBackwardArguments& args, Pool& pool) {
   using V = typename T::Vec;
@@ -74,12 +77,17 @@ void crossEntropyBackward(const CrossEntropyBackwardArguments& args, Pool& pool)
       for (int64_t i = 0; i < n; i++) to[i] = 0;
     } else {
       const float* values = fetchRow<T>(rowX, data[1], buffers[0]);
-      const V lse = T::set1(loadScalar<T>(loop.dtype[3], data[3]));
+      const float rowLse = loadScalar<T>(loop.dtype[3], data[3]);
+      const V lse = T::set1(rowLse);
       const float scale = loadScalar<T>(loop.dtype[4], data[4]);
       const V factor = T::set1(scale), smoothingShare = T::set1(spec.smoothing / static_cast<float>(n));
-      map1<T>(to, values, n, [&](V v) { return expOf<T>(v - lse); });
-      const V inverseSum = T::set1(1.0f / sumRow<T>(to, to, n, [](V v, V) { return v; }));
-      map1<T>(to, to, n, [&](V v) { return factor * (v * inverseSum - smoothingShare); });
+      if (std::abs(rowLse) <= kMaxAccurateLse) {
+        map1<T>(to, values, n, [&](V v) { return factor * (expOf<T>(v - lse) - smoothingShare); });
+      } else {
+        map1<T>(to, values, n, [&](V v) { return expOf<T>(v - lse); });
+        const V inverseSum = T::set1(1.0f / sumRow<T>(to, to, n, [](V v, V) { return v; }));
+        map1<T>(to, to, n, [&](V v) { return factor * (v * inverseSum - smoothingShare); });
+      }
       to[static_cast<int64_t>(targetClass)] -= scale * (1 - spec.smoothing);
     }
     flushRow<T>(rowDx, data[0], to);

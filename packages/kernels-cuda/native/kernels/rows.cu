@@ -295,8 +295,11 @@ DEVICE void crossEntropyRows(const CrossEntropyParameters& p) {
   });
 }
 
-/// dx ← dLoss · (p − (1 − s) [class] − s / C) with p = exp(x − lse) / Σ exp(x − lse). The sum differs from 1 by the
-/// rounding error of lse, which grows with the magnitude of x.
+/// Above this magnitude, the rounding error of lse in float32 exceeds 1e-6, which is the relative error of exp(x − lse).
+constexpr float kMaxAccurateLse = 16;
+
+/// dx ← dLoss · (p − (1 − s) [class] − s / C) with p = exp(x − lse). For an lse that is not accurate, p is divided by
+/// its sum over the row, which differs from 1 by the error of lse.
 template <int WIDTH>
 DEVICE void crossEntropyBackwardRows(const CrossEntropyBackwardParameters& p) {
   const auto& [dx, x, target, lse, dLoss] = p.layout.rows.operand;
@@ -316,7 +319,8 @@ DEVICE void crossEntropyBackwardRows(const CrossEntropyBackwardParameters& p) {
 #pragma unroll
       for (float& element : v) element = expf(element - rowLse);
     };
-    const float inverseSum = isCounted ? 1.f / sumOverRow<WIDTH>(n, load, weights) : 0.f;
+    const bool isDivided = isCounted && !(fabsf(rowLse) <= kMaxAccurateLse);
+    const float inverseSum = isDivided ? 1.f / sumOverRow<WIDTH>(n, load, weights) : 1.f;
     forEachInRow<WIDTH>(n, load, [&](int i, const Raw<WIDTH>& raw) {
       float v[WIDTH];
       raw.decode(x.dtype, v);
