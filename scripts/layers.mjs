@@ -39,7 +39,13 @@ export const PROCESS_DEPENDENCIES = { runtime: ["launcher"] };
 export const TYPE_CYCLES = {
   core: [
     ["src/device.ts", "src/kernels/kernels.ts", "src/tensor.ts", "src/attention/tile.ts"],
-    ["src/tensor.ts", "src/views.ts", "src/autograd/node.ts", "src/autograd/backward.ts"],
+    [
+      "src/tensor.ts",
+      "src/views.ts",
+      "src/autograd/node.ts",
+      "src/autograd/backward.ts",
+      "src/autograd/unwritten-ranges.ts",
+    ],
     ["src/context.ts", "src/attention/backend.ts"],
     ["src/tensor.ts", "src/placement/placement.ts", "src/mesh.ts", "src/collectives/process-group.ts"],
   ],

@@ -55,7 +55,7 @@ void crossEntropy(const CrossEntropyArguments& args, Pool& pool) {
   });
 }
 
-/// Above this magnitude, the rounding error of lse in float32 exceeds 1e-6, which is the relative error of exp(x − lse).
+/// Above this magnitude, lse in float32 has a rounding error of more than 1e-6: the relative error of exp(x − lse).
 inline constexpr float kMaxAccurateLse = 16;
 
 /// dx ← dLoss · (p − (1 − s) [class] − s / C) with p = exp(x − lse). For an lse that is not accurate, p is divided by

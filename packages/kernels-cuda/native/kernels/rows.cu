@@ -295,7 +295,7 @@ DEVICE void crossEntropyRows(const CrossEntropyParameters& p) {
   });
 }
 
-/// Above this magnitude, the rounding error of lse in float32 exceeds 1e-6, which is the relative error of exp(x − lse).
+/// Above this magnitude, lse in float32 has a rounding error of more than 1e-6: the relative error of exp(x − lse).
 constexpr float kMaxAccurateLse = 16;
 
 /// dx ← dLoss · (p − (1 − s) [class] − s / C) with p = exp(x − lse). For an lse that is not accurate, p is divided by
