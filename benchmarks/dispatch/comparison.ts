@@ -132,7 +132,8 @@ function* strategies({ mask, lengths, ranks, links }: ComparisonProblem): Genera
   }
   for (const hp of [2, 4, 8]) {
     const [numHeads, numKvHeads] = [headOptions.numHeads / hp, headOptions.numKvHeads / hp];
-    const headParallelCost = dispatchCost({ ...problem, numHeads, numKvHeads });
+    const ranksPerHost = Math.max(1, profile.ranksPerNode / hp);
+    const headParallelCost = { ...dispatchCost({ ...problem, numHeads, numKvHeads }), ranksPerHost };
     const placement = subdivide(
       dispatch({ mask, length, ranks: ranks / hp, chunkSize: 512, cost: headParallelCost }),
       hp,

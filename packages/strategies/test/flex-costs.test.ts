@@ -8,12 +8,12 @@ const cpu = profiles["cpu-local"];
 const sizes = { numHeads: 8, numKvHeads: 2, headDim: 64, dtype: "float32" } as const;
 const problem = { ...sizes, profile: "cpu-local", ranks: 4 } as const;
 
-test("on one node, costs are those of the links within it, which carry both directions", () => {
+test("on one node, costs are those of the links within it, which carry both directions, and of a share of the cores", () => {
   expect(stageCost(problem)).toMatchObject({
     latency: 50e-6,
     bandwidth: 5e9,
     interleaved: 1.08,
-    memoryBandwidth: 30e9,
+    memoryBandwidth: 15e9,
   });
   // K and V of two heads of 64 in float32.
   expect(dispatchCost(problem)).toMatchObject({ latency: 50e-6, row: (2 * 2 * 64 * 4) / 5e9 });
@@ -23,7 +23,12 @@ test("beyond a node, costs are those of the links between nodes, which its ranks
   const profile: Profile = { ...cpu, ranksPerNode: 2 };
   const options = { ...problem, profile };
   expect(stageCost(options)).toMatchObject({ latency: 60e-6, bandwidth: 1.1e9 / 2, localBandwidth: 5e9 });
-  expect(dispatchCost(options).row).toBe((2 * 2 * 64 * 4) / (1.1e9 / 2));
+  expect(dispatchCost(options)).toMatchObject({
+    row: (2 * 2 * 64 * 4) / (1.1e9 / 2),
+    ranksPerHost: 2,
+    localRow: 1.1e9 / 2 / 5e9,
+  });
+  expect(dispatchCost({ ...options, ranks: 2 })).not.toHaveProperty("ranksPerHost");
   expect(stageCost({ ...options, ranks: 2 }).latency).toBe(50e-6);
 });
 
@@ -32,13 +37,24 @@ test("rows of 16 bits have gradients of 32 bits", () => {
   expect(gradientRow! / row!).toBe(2);
 });
 
-test("the compute of a large call agrees with the planner's prediction", () => {
+test.each([
+  { ranks: 1, efficiency: 1 },
+  { ranks: 1, efficiency: 0.5 },
+  { ranks: 4, efficiency: 1 },
+])("the compute of a large call on $ranks ranks agrees with the planner's prediction", ({ ranks, efficiency }) => {
   const tokens = 16_384;
-  const { pair, backwardPair } = dispatchCost(problem);
-  const options = { ...sizes, tokens, mesh: { sp: 1 }, backend: flex(), mask: masks.full() };
-  const { forwardSeconds, backwardSeconds } = predict(options, cpu);
-  expect(forwardSeconds / (tokens ** 2 * pair!)).toBeCloseTo(1, 1);
-  expect(backwardSeconds / (tokens ** 2 * backwardPair!)).toBeCloseTo(1, 1);
+  const profile: Profile = { ...cpu, cores: { perNode: 2, efficiency } };
+  const { pair, backwardPair } = dispatchCost({ ...problem, profile, ranks });
+  const options = { ...sizes, tokens, mesh: { sp: ranks }, backend: flex(), mask: masks.full() };
+  const { forwardSeconds, backwardSeconds } = predict(options, profile);
+  for (const [seconds, cost] of [
+    [forwardSeconds, pair!],
+    [backwardSeconds, backwardPair!],
+  ] as const) {
+    const ratio = seconds / ((tokens ** 2 / ranks) * cost);
+    expect(ratio).toBeGreaterThan(0.95);
+    expect(ratio).toBeLessThan(1.15); // received keys take 1.08 times as long
+  }
 });
 
 test("stages chosen by the cost of the machine are as fast on it as those of the default cost, or faster", () => {
@@ -62,6 +78,7 @@ test("the planner's flex chooses stages by the cost of the machine", () => {
 });
 
 test.each([
+  [{ ...problem, numKvHeads: 3 }, "stageCost: expected numHeads divisible by numKvHeads, received 8 and 3"],
   [{ ...problem, profile: "h100" }, "stageCost: profile: expected h100-ib400"],
   [{ ...problem, ranks: 0 }, "stageCost: ranks: expected an integer ≥ 1, received 0"],
   [{ ...problem, profile: { ...cpu, kernels: { ...cpu.kernels, attend: {} } } }, "stageCost: dtype"],

@@ -1,7 +1,15 @@
 import type { DispatchCost, StageCost } from "@mosaic/backend-flex";
 import { defineOptions, dtypeBytes, option, type OptionsOf, type ResolvedOptionsOf } from "@mosaic/core";
 import type { AttentionSpeed, Link, Profile } from "@mosaic/planner";
-import { checkSpeeds, EXPECTED_PROFILE, headCountRange, isProfileLike, positiveRange, resolveProfile } from "./job.ts";
+import {
+  checkHeadCounts,
+  checkSpeeds,
+  EXPECTED_PROFILE,
+  headCountRange,
+  isProfileLike,
+  positiveRange,
+  resolveProfile,
+} from "./job.ts";
 
 export const flexCostOptions = defineOptions("flexCost", {
   /** Profile of the machine, measured by `calibrate`, or its name. It must be equal on all ranks. */
@@ -24,7 +32,8 @@ export type FlexCostOptions = OptionsOf<typeof flexCostOptions>;
 const PAIR_FLOPS = { attend: 4, attendBackward: 10 } as const;
 
 /**
- * Returns the cost model by which `flex` chooses stages on a machine, for its option `cost`.
+ * Returns the cost model by which `flex` chooses stages on a machine, for its option `cost`. Cores that ranks share are
+ * divided among them; the tax of communication is not included.
  *
  * @throws OptionError for invalid options, an unknown profile, or a dtype for which the profile has no speeds.
  *
@@ -36,7 +45,7 @@ const PAIR_FLOPS = { attend: 4, attendBackward: 10 } as const;
  * ```
  */
 export function stageCost(options: FlexCostOptions): StageCost {
-  const { profile, link, headDim, dtype } = resolveOptions("stageCost", options);
+  const { profile, link, coreShare, headDim, dtype } = resolveOptions("stageCost", options);
   const { kernels, links, enqueue } = profile;
   const [forward, backward] = [kernels.attend[dtype]!, kernels.attendBackward[dtype]!];
   return {
@@ -46,18 +55,19 @@ export function stageCost(options: FlexCostOptions): StageCost {
     localBandwidth: bandwidthPerDirection(links["intra-node"], profile),
     launch: kernels.launch,
     enqueue,
-    flops: flopsOfHead(forward, headDim),
-    backwardFlops: flopsOfHead(backward, headDim),
+    flops: coreShare * flopsOfHead(forward, headDim),
+    backwardFlops: coreShare * flopsOfHead(backward, headDim),
     halfSpeedKeys: forward.halfSpeedKeys,
     backwardHalfSpeedKeys: backward.halfSpeedKeys,
     interleaved: ((forward.interleaved ?? 1) + (backward.interleaved ?? 1)) / 2,
-    memoryBandwidth: kernels.bandwidth,
+    memoryBandwidth: coreShare * kernels.bandwidth,
   };
 }
 
 /**
- * Returns the cost model by which `dispatch` compares placements on a machine, for its option `cost`. Rows take the
- * time of links between nodes, unless all ranks are on one node.
+ * Returns the cost model by which `dispatch` compares placements on a machine, for its option `cost`. If the
+ * ranks are on several nodes, a row that is sent between nodes counts once for each node. Cores that ranks share are
+ * divided among them; the tax of communication is not included.
  *
  * @throws OptionError for invalid options, an unknown profile, or a dtype for which the profile has no speeds.
  *
@@ -70,34 +80,47 @@ export function stageCost(options: FlexCostOptions): StageCost {
  * ```
  */
 export function dispatchCost(options: FlexCostOptions): DispatchCost {
-  const { profile, link, numHeads, numKvHeads = numHeads, headDim, dtype } = resolveOptions("dispatchCost", options);
+  const { profile, link, coreShare, numHeads, numKvHeads, headDim, dtype } = resolveOptions("dispatchCost", options);
   const pairSeconds = (pass: keyof typeof PAIR_FLOPS): number =>
-    (PAIR_FLOPS[pass] * numHeads * headDim) / flopsOfHead(profile.kernels[pass][dtype]!, headDim);
+    (PAIR_FLOPS[pass] * numHeads * headDim) / (coreShare * flopsOfHead(profile.kernels[pass][dtype]!, headDim));
   const rowSeconds = (bytesPerElement: number): number =>
     (2 * numKvHeads * headDim * bytesPerElement) / bandwidthPerDirection(link, profile);
+  const intraNodeLink = profile.links["intra-node"];
+  const isOnOneNode = link === intraNodeLink;
+  const localRow = bandwidthPerDirection(link, profile) / bandwidthPerDirection(intraNodeLink, profile);
   return {
     pair: pairSeconds("attend"),
     backwardPair: pairSeconds("attendBackward"),
     row: rowSeconds(dtypeBytes[dtype]),
     gradientRow: rowSeconds(dtypeBytes.float32),
     latency: link.latency,
+    ...(isOnOneNode ? {} : { ranksPerHost: profile.ranksPerNode, localRow }),
   };
 }
 
 interface ResolvedFlexCostOptions extends Omit<ResolvedOptionsOf<typeof flexCostOptions>, "profile"> {
   readonly profile: Profile;
+  readonly numKvHeads: number;
   /** The link on which ranks send and receive rows. */
   readonly link: Link;
+  /** The speed of a rank while all ranks of its node compute, relative to one rank alone. */
+  readonly coreShare: number;
 }
 
 function resolveOptions(where: string, options: FlexCostOptions): ResolvedFlexCostOptions {
   const settings = flexCostOptions.parse(options, where);
   const profile = resolveProfile(where, settings.profile);
   checkSpeeds(where, profile, settings.dtype);
+  const { ranks, numHeads, numKvHeads = numHeads } = settings;
+  checkHeadCounts(where, numHeads, numKvHeads);
+  const { cores, links, ranksPerNode } = profile;
+  const ranksOfNode = Math.min(ranks, ranksPerNode);
   return {
     ...settings,
     profile,
-    link: profile.links[settings.ranks <= profile.ranksPerNode ? "intra-node" : "inter-node"],
+    numKvHeads,
+    link: links[ranks <= ranksPerNode ? "intra-node" : "inter-node"],
+    coreShare: cores ? (cores.efficiency ?? 1) * Math.min(1, cores.perNode / ranksOfNode) : 1,
   };
 }
 

@@ -147,13 +147,7 @@ export function resolveJob(where: string, options: PlanOptions): PlanJob {
   const { tokens, numHeads, headDim, nodes, gpusPerNode, sinks, mask = masks.full(), batch, dtype } = settings;
   const { keyTokens = tokens, numKvHeads = numHeads, memoryLimit = Number.POSITIVE_INFINITY } = settings;
   checkRanks(where, nodes, gpusPerNode);
-  if (numHeads % numKvHeads !== 0) {
-    throw new OptionError({
-      where,
-      expected: "numHeads divisible by numKvHeads",
-      received: `${numHeads} and ${numKvHeads}`,
-    });
-  }
+  checkHeadCounts(where, numHeads, numKvHeads);
   const placement = resolvePlacement(
     settings.placement ?? (mask.name === masks.causal().name ? "zigzag" : "contiguous"),
   );
@@ -167,6 +161,15 @@ export function resolveJob(where: string, options: PlanOptions): PlanJob {
     profile: { ...profile, ranksPerNode: gpusPerNode },
     memoryLimit,
   };
+}
+
+export function checkHeadCounts(where: string, numHeads: number, numKvHeads: number): void {
+  if (numHeads % numKvHeads === 0) return;
+  throw new OptionError({
+    where,
+    expected: "numHeads divisible by numKvHeads",
+    received: `${numHeads} and ${numKvHeads}`,
+  });
 }
 
 /** Rejects plans that would take hours, and more memory than there is. */
