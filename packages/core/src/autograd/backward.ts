@@ -111,15 +111,18 @@ function writePart(node: GradNode, dOutput: Tensor, queue: GradientQueue): boole
   const [edge] = node.edges;
   const part = node.definition?.part;
   if (!part || !edge || !("node" in edge)) return false;
-  const target = queue.prepareForPart(edge.node, part, dOutput);
-  if (target === null) return false;
+  let isDone = true;
   try {
-    part.write(dOutput, target.gradient, target.isAdded);
+    const target = queue.prepareForPart(edge.node, part, dOutput);
+    if (target) part.write(dOutput, target.gradient, target.isAdded);
+    else isDone = false;
+    return isDone;
   } finally {
-    node.free();
-    dOutput.dispose();
+    if (isDone) {
+      node.free();
+      dOutput.dispose();
+    }
   }
-  return true;
 }
 
 /** Returns the gradients of a node's inputs, each as a separate handle. Frees the node and its output's gradient. */
@@ -275,6 +278,9 @@ function addGradients(a: Tensor, b: Tensor): Tensor {
   return out;
 }
 
+/** With more ranges, a gradient is filled with zeros, because each range would be searched and filled by itself. */
+const MAX_UNWRITTEN_RANGES = 16;
+
 /** Nodes that have received a gradient but not run yet, by ascending sequence number. */
 class GradientQueue {
   readonly #nodes: GradNode[] = [];
@@ -328,8 +334,9 @@ class GradientQueue {
     const accumulatedGradient = this.#gradients.get(node);
     if (accumulatedGradient) {
       if (!isSoleOwner(accumulatedGradient)) return null;
-      const isAdded = !this.#unwrittenRanges.get(node)?.remove(part);
-      if (isAdded) this.#complete(node);
+      const ranges = this.#unwrittenRanges.get(node);
+      const isAdded = !ranges?.remove(part);
+      if (isAdded || (ranges && ranges.count > MAX_UNWRITTEN_RANGES)) this.#complete(node);
       return { gradient: accumulatedGradient, isAdded };
     }
     if (part.range === null) return null;

@@ -20,6 +20,10 @@ export class UnwrittenRanges {
     this.#ranges = [{ start: 0, end: length }];
   }
 
+  get count(): number {
+    return this.#ranges.length;
+  }
+
   /** Removes the positions of a part. Returns false, and removes none, unless all of them are unwritten. */
   remove({ axis, range }: GradientPart): boolean {
     if (axis !== this.#axis || range === null) return false;

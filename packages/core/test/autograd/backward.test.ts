@@ -1,4 +1,4 @@
-import { beforeEach, describe, expect, test } from "vitest";
+import { beforeEach, describe, expect, test, vi } from "vitest";
 import { checkpoint } from "../../src/autograd/checkpoint.ts";
 import { defineOp } from "../../src/autograd/define-op.ts";
 import { enableGrad, noGrad } from "../../src/autograd/node.ts";
@@ -375,6 +375,44 @@ describe("slices without common elements", () => {
     using gradient = fromArray(device, [10, 20, 30, 40, 50], [5]);
     expect(await traceBackward(parts, gradient)).toEqual(["copy", "copy", "copy", "scalar"]);
     expect(await readGrad(x)).toEqual([80, 100, 60, 20, 40]);
+  });
+
+  test("are added to zeros if there are many gaps between them", async () => {
+    const x = createLeaf(...new Array<number>(200).fill(1));
+    using y = scale(x, 1);
+    // Each slice is between two gaps.
+    using parts = scope(() =>
+      concatenate(
+        Array.from({ length: 100 }, (_, i) => y.slice(0, 2 * i, 2 * i + 1)),
+        0,
+      ),
+    );
+    using gradient = ones(device, [100]);
+    const kernels = await traceBackward(parts, gradient);
+    expect(kernels.filter((name) => name === "fill").length).toBeLessThan(20);
+    expect(kernels.filter((name) => name === "binary").length).toBeGreaterThan(80);
+    expect(await readGrad(x)).toEqual(Array.from({ length: 200 }, (_, i) => (i % 2 === 0 ? 1 : 0)));
+  });
+
+  test("are freed if the gradient of the whole tensor cannot be allocated", async () => {
+    const x = createLeaf(...new Array<number>(1000).fill(1));
+    using y = scale(x, 1);
+    const allocatedBefore = device.memory().allocated;
+    {
+      using part = y.slice(0, 0, 100);
+      using gradient = ones(device, [100]);
+      const { empty } = device;
+      const spy = vi.spyOn(device, "empty").mockImplementation((shape, dtype) => {
+        if (shape[0] === 1000) throw new Error("no memory");
+        return empty.call(device, shape, dtype);
+      });
+      try {
+        expect(() => part.backward(gradient)).toThrow("no memory");
+      } finally {
+        spy.mockRestore();
+      }
+    }
+    expect(device.memory().allocated).toBe(allocatedBefore);
   });
 
   test("leave zeros at the other positions", async () => {
