@@ -18,13 +18,24 @@ export type TrainingLaunchOptions = RankLaunchOptions<StepReport>;
 /** Settings that must not change when a training is resumed, because the weights depend on them. */
 const FIXED_SETTINGS = ["task", "method", "embedDim", "heads", "layers", "chunkLength", "seed"] as const;
 
+function readSettings(path: string): Settings {
+  try {
+    return JSON.parse(readFileSync(path, "utf8")) as Settings;
+  } catch (cause) {
+    throw new UsageError(
+      `--output-dir: expected the settings of a training in ${path}, received a file that is not JSON; remove it if the settings are those of the checkpoint, or pass a different --output-dir`,
+      { cause },
+    );
+  }
+}
+
 /** Compares the settings with those of the training in the output directory, or writes them there for a new one. */
 function checkResumedSettings(settings: Settings): void {
   const { outputDir } = settings;
   const path = join(outputDir, "settings.json");
   if (existsSync(trainingFilePaths(outputDir).checkpoint)) {
     if (!existsSync(path)) return; // a training that was started on its ranks, or by an earlier version
-    const previousSettings = JSON.parse(readFileSync(path, "utf8")) as Settings;
+    const previousSettings = readSettings(path);
     const name = FIXED_SETTINGS.find((each) => settings[each] !== previousSettings[each]);
     if (name === undefined) return;
     throw new UsageError(

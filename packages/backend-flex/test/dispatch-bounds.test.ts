@@ -50,6 +50,7 @@ test("no assignment of at most ⌈n/P⌉ chunks a rank is below the bounds", () 
     for (let rows = length; rows > 0; rows -= lengths.at(-1)!)
       lengths.push(Math.min(rows, 1 + Math.floor(random() ** 2 * length)));
     const problem = createProblem({
+      where: "test",
       mask: masks.documents(lengths, "causal"),
       queries: length,
       keys: length,

@@ -24,6 +24,7 @@ test("the search exchanges documents of several chunks if no swap of two chunks 
     return { q0: start, q1: end, k0: start, k1: end, type: i < 2 ? "full" : "causal" };
   });
   const problem = createProblem({
+    where: "test",
     mask: masks.fromSlices(slices),
     queries: length,
     keys: length,
@@ -58,7 +59,16 @@ function createLongDocumentProblem(seed: number, numChunks = 34, receiveShare = 
   const mask = masks.documents(lengths, "causal");
   const meanPairs = lengths.reduce((sum, each) => sum + (each * (each + 1)) / 2, 0) / ranks;
   const cost = { pair: 1, row: (receiveShare * meanPairs) / lengths[0]!, latency: 0, backward: 0 };
-  return createProblem({ mask, queries: length, keys: length, ranks, chunkSize, isSelfAttention: true, cost });
+  return createProblem({
+    where: "test",
+    mask,
+    queries: length,
+    keys: length,
+    ranks,
+    chunkSize,
+    isSelfAttention: true,
+    cost,
+  });
 }
 
 test("the start for long documents has equal numbers of chunks, and the search moves none that are fixed", () => {

@@ -183,14 +183,17 @@ describe("dispatch", () => {
       "dispatch: lengths: expected the length of each sample",
     );
     expect(() => dispatch({ ...options, mask: [masks.causal()], lengths: [3, 4] })).toThrow(
-      /dispatch: lengths: expected .* one length per sample, received 1 masks, 2 lengths of queries, 2 lengths of keys/,
+      /dispatch: lengths: expected .* one length per sample, received masks: 1, lengths of queries: 2, lengths of keys: 2/,
     );
     expect(() => dispatch({ ...options, lengths: [3, 11] })).toThrow(/lengths.*\[1\]: expected at most 10 tokens.*11/);
     expect(() => dispatch({ ...options, lengths: [3], padding: "top" as "left" })).toThrow(/padding: expected .*"top"/);
     expect(() => dispatch({ ...options, lengths: { queries: [3] } as never })).toThrow(/dispatch: lengths: expected/);
+    for (const [name, call] of Object.entries({ dispatchBounds, dispatchCandidates })) {
+      expect(() => call({ ...options, lengths: [] })).toThrow(`${name}: lengths: expected the length of each sample`);
+    }
     const crossLengths = { queries: [3, 4], keys: [5] };
     expect(() => crossDispatch({ mask: masks.full(), queries: 10, keys: 10, ranks: 2, lengths: crossLengths })).toThrow(
-      /received 2 lengths of queries, 1 lengths of keys/,
+      /^crossDispatch: lengths: .*received lengths of queries: 2, lengths of keys: 1/,
     );
   });
 
@@ -307,7 +310,7 @@ describe("optimality", () => {
         backward: trial % 2,
       };
       const settings = { mask: drawMask(length, nextUniform), queries: length, keys: length, ranks, chunkSize, cost };
-      const problem = createProblem({ ...settings, isSelfAttention: true });
+      const problem = createProblem({ where: "test", ...settings, isSelfAttention: true });
       const optimum = searchExhaustively(problem, chunksPerRank);
       const { best } = solve(problem);
       maxGap = Math.max(maxGap, best.objective / optimum - 1);

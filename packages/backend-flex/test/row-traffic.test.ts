@@ -7,7 +7,7 @@ import { RowTrafficCounter } from "../src/dispatch/row-traffic.ts";
 const LENGTH = 1000;
 const packedMask = masks.documents([90, 310, 7, 43, 250, 300], "causal");
 const createTestProblem = (mask: Mask | readonly Mask[], isSelfAttention = true) =>
-  createProblem({ mask, queries: LENGTH, keys: LENGTH, ranks: 6, chunkSize: 20, isSelfAttention });
+  createProblem({ where: "test", mask, queries: LENGTH, keys: LENGTH, ranks: 6, chunkSize: 20, isSelfAttention });
 
 test.each([
   ["packed documents", packedMask, true, 1],

@@ -27,7 +27,9 @@ export function checkNullableTensor(where: string, x: unknown): asserts x is Ten
 export function contextRemedy(where: string, received: unknown): string {
   if (received instanceof Promise) return "await the promise: const ctx = await init(…)";
   const isFunctionName = /^\w+$/.test(where);
-  return isFunctionName ? `pass the context first, as in ${where}(ctx, …)` : "pass the context that init() returned";
+  if (!isFunctionName) return "pass the context that init() returned";
+  const call = /^[A-Z]/.test(where) ? `new ${where}` : where;
+  return `pass the context first, as in ${call}(ctx, …)`;
 }
 
 /** Throws an OptionError unless `ctx` is a context, a ClosedError if it was closed. */

@@ -27,7 +27,7 @@ export function isDataParallelAxis(axis: string): boolean {
 }
 
 /** Names that other libraries give to data-parallel axes, and names that begin like ours. */
-const MISSPELT_NAME = /^(dp.*|ddp|fsdp|hsdp|data|data_?parallel|replicas?|replicate|batch)$/i;
+const MISSPELT_NAME = /^(dp.*|(ddp|fsdp|hsdp|data|data[-_]?parallel|replicas?|replicate|batch)([-_\d].*)?)$/i;
 
 /**
  * Throws an OptionError if the name of a mesh axis is not that of a data-parallel axis, but is likely meant to be. Ranks

@@ -195,7 +195,7 @@ test("another value that is passed instead of a context has the remedy to pass t
     /^zeros: expected a Context or a Device, received 3; pass the context first, as in zeros\(ctx, …\)$/,
   );
   expect(() => new Linear(4 as never, 4, 4)).toThrow(
-    /^Linear: expected a Context from init\(\), received 4; pass the context first, as in Linear\(ctx, …\)$/,
+    /^Linear: expected a Context from init\(\), received 4; pass the context first, as in new Linear\(ctx, …\)$/,
   );
 });
 

@@ -51,14 +51,24 @@ describe("init", () => {
     expect(ctx.backends).toEqual(["local"]);
   });
 
-  test.each(["data", "dataParallel", "DP", "dp0", "dpShard", "ddp", "fsdp", "replica", "batch"])(
-    "rejects the axis %s, whose ranks would share each sequence",
-    async (name) => {
-      await expect(start({ mesh: { [name]: 1, sp: 1 } })).rejects.toThrow(
-        `init: mesh: expected data-parallel axes that are named "dp", or whose names begin with "dp_", received "${name}"; rename the axis to "dp"`,
-      );
-    },
-  );
+  test.each([
+    "data",
+    "dataParallel",
+    "DP",
+    "dp0",
+    "dpShard",
+    "ddp",
+    "ddp2",
+    "fsdp",
+    "fsdp_shard",
+    "data-parallel",
+    "replica",
+    "batch",
+  ])("rejects the axis %s, whose ranks would share each sequence", async (name) => {
+    await expect(start({ mesh: { [name]: 1, sp: 1 } })).rejects.toThrow(
+      `init: mesh: expected data-parallel axes that are named "dp", or whose names begin with "dp_", received "${name}"; rename the axis to "dp"`,
+    );
+  });
 
   test("arranges ranks row-major and creates a group for each axis", async () => {
     const ranks = await referenceWorld(6, { mesh: { dp: 2, sp: 3 } });

@@ -95,7 +95,7 @@ export class PromptEncoder {
   /**
    * Resolves to the tokens. Rejects with an ApiError 400 if the tokenizer rejects the text, and 429 if too many long
    * prompts are waiting. Rejects when `signal` is aborted, and after `close`. If `signal` is aborted, a waiting prompt is
-   * removed from the queue, and the worker stops to encode a very long one.
+   * removed from the queue, and the worker stops encoding a very long one.
    */
   async encode(prompt: Prompt, signal: AbortSignal): Promise<readonly number[]> {
     signal.throwIfAborted();

@@ -106,8 +106,8 @@ const MIN_CHUNKS = 8;
  * receive is also placed on ranks of its own.
  *
  * This is a pure function of its options: every rank computes the same result without communication. The result is
- * cached for the lifetime of the mask. A sequence of 1 M rows and 1 000 documents is placed on 256 ranks in less than a
- * second.
+ * cached for the lifetime of the mask. A sequence of 1 M rows and 1 000 documents is placed on 256 ranks in 0.6 to 0.7 s of
+ * one core (Emerald Rapids), the first call of a process in 1.1 s.
  *
  * @example
  * ```ts
@@ -123,7 +123,7 @@ const MIN_CHUNKS = 8;
  */
 export function dispatch(options: DispatchOptions): Placement {
   const settings = dispatchOptions.parse(options);
-  return solvePlacements(toSelfAttentionSettings(settings)).queries;
+  return solvePlacements(toSelfAttentionSettings("dispatch", settings)).queries;
 }
 
 /**
@@ -143,7 +143,7 @@ export function crossDispatch(options: CrossDispatchOptions): {
   readonly queries: Placement;
   readonly keys: Placement;
 } {
-  return solvePlacements({ ...crossDispatchOptions.parse(options), isSelfAttention: false });
+  return solvePlacements({ where: "crossDispatch", ...crossDispatchOptions.parse(options), isSelfAttention: false });
 }
 
 /**
@@ -151,14 +151,14 @@ export function crossDispatch(options: CrossDispatchOptions): {
  * derivations.
  */
 export function dispatchBounds(options: DispatchOptions): DispatchBounds {
-  return computeBounds(createProblem(toSelfAttentionSettings(dispatchOptions.parse(options))));
+  return computeBounds(createProblem(toSelfAttentionSettings("dispatchBounds", dispatchOptions.parse(options))));
 }
 
 /** Returns the starts of `dispatch`, each as a placement, for comparison. */
 export function dispatchCandidates(
   options: DispatchOptions,
 ): readonly (DispatchCandidate & { placement: Placement })[] {
-  const problem = createProblem(toSelfAttentionSettings(dispatchOptions.parse(options)));
+  const problem = createProblem(toSelfAttentionSettings("dispatchCandidates", dispatchOptions.parse(options)));
   return createStartCandidates(problem).map((each) => ({
     ...each,
     placement: createPlacement(problem, each, "queries"),
@@ -169,29 +169,30 @@ export function dispatchCandidates(
 const MAX_CHUNKS = 2 ** 22;
 
 interface ProblemSettings extends Omit<ResolvedOptionsOf<typeof crossDispatchOptions>, "cost" | "lengths" | "padding"> {
+  /** The function that the caller called, for errors. */
+  readonly where: string;
   readonly isSelfAttention: boolean;
   readonly lengths?: SampleLengths | undefined;
   readonly padding?: "left" | "right";
   readonly cost?: OptionsOf<typeof dispatchCostOptions> | undefined;
 }
 
-function toSelfAttentionSettings({
-  length,
-  lengths,
-  ...otherSettings
-}: ResolvedOptionsOf<typeof dispatchOptions>): ProblemSettings {
+function toSelfAttentionSettings(
+  where: string,
+  { length, lengths, ...otherSettings }: ResolvedOptionsOf<typeof dispatchOptions>,
+): ProblemSettings {
   const sampleLengths = toSampleLengths(lengths);
-  return { ...otherSettings, lengths: sampleLengths, queries: length, keys: length, isSelfAttention: true };
+  return { ...otherSettings, where, lengths: sampleLengths, queries: length, keys: length, isSelfAttention: true };
 }
 
 export function createProblem(settings: ProblemSettings): DispatchProblem {
-  const { queries, keys, ranks, isSelfAttention } = settings;
+  const { where, queries, keys, ranks, isSelfAttention } = settings;
   const chunkSize =
     settings.chunkSize ?? Math.max(1, Math.min(DEFAULT_CHUNK_SIZE, Math.ceil(queries / (MIN_CHUNKS * ranks))));
   const chunks = Math.ceil(queries / chunkSize) + (isSelfAttention ? 0 : Math.ceil(keys / chunkSize));
   if (chunks > MAX_CHUNKS) {
     throw new OptionError({
-      where: "dispatch: chunkSize",
+      where: `${where}: chunkSize`,
       expected: `at most ${MAX_CHUNKS} chunks`,
       received: `${chunks} chunks of ${chunkSize} positions`,
       remedy: "pass a larger chunkSize",
@@ -210,9 +211,9 @@ export function createProblem(settings: ProblemSettings): DispatchProblem {
 }
 
 /** Resolves the slices of each sample, and groups samples with the same slices. */
-function groupEqualMasks({ mask, lengths, padding = "right", queries, keys }: ProblemSettings): WeightedMask[] {
+function groupEqualMasks({ where, mask, lengths, padding = "right", queries, keys }: ProblemSettings): WeightedMask[] {
   const sampleCounts = new Map<readonly Slice[], number>();
-  for (const slices of resolveSampleMasks("dispatch", { mask, lengths, padding }, { queries, keys }))
+  for (const slices of resolveSampleMasks(where, { mask, lengths, padding }, { queries, keys }))
     sampleCounts.set(slices, (sampleCounts.get(slices) ?? 0) + 1);
   return [...sampleCounts].map(([slices, samples]) => ({ slices, samples }));
 }

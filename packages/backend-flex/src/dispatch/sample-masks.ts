@@ -52,9 +52,9 @@ export function resolveSampleMasks(
       where: `${where}: lengths`,
       expected: "one mask for all samples or one per sample, and one length per sample",
       received: [
-        ...(masks ? [`${masks.length} masks`] : []),
-        ...(lengths?.queries ? [`${lengths.queries.length} lengths of queries`] : []),
-        ...(lengths?.keys ? [`${lengths.keys.length} lengths of keys`] : []),
+        ...(masks ? [`masks: ${masks.length}`] : []),
+        ...(lengths?.queries ? [`lengths of queries: ${lengths.queries.length}`] : []),
+        ...(lengths?.keys ? [`lengths of keys: ${lengths.keys.length}`] : []),
       ].join(", "),
     });
   }

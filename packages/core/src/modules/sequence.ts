@@ -132,6 +132,6 @@ export function sequenceLayout(
     where: `${name}, rank ${ctx.rank}`,
     expected: `${expected} rows along ${axisName}, this rank's shard of ${layout.length} rows`,
     received: String(rows),
-    remedy: "pass this rank's shard, from shard(), and the placement and the length that the sequence was sharded with",
+    remedy: `pass this rank's shard, from shard(), the placement that it was sharded with, and the length of the whole sequence as ${axisName === "kvAxis" ? "kvSequenceLength" : "sequenceLength"}`,
   });
 }

@@ -3,7 +3,7 @@ import { checkNullableTensor, checkTensor } from "../arguments.ts";
 import { isDataParallelAxis } from "../data-parallel.ts";
 import { expectValue, ShapeError } from "../errors.ts";
 import * as option from "../option.ts";
-import type { Shape } from "../shape.ts";
+import { formatShape, type Shape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import type { AxisSharding, Layout, Sharding } from "./placement.ts";
 import type { Span } from "./span.ts";
@@ -183,7 +183,7 @@ function mergeSharding(where: string, inputs: readonly (ShardedTensor | null)[])
     for (const axisSharding of aligned.sharding) {
       const fromEnd = rank - axisSharding.axis;
       const isBroadcast = x.shape.at(-fromEnd) === 1 && operands.some((y) => (y.shape.at(-fromEnd) ?? 1) !== 1);
-      if (isBroadcast && axisSharding.layout.length > 1) throw createBroadcastError(where, axisSharding);
+      if (isBroadcast && axisSharding.layout.length > 1) throw createBroadcastError(where, axisSharding, operands);
       if (!isBroadcast && !merged.some(({ axis }) => axis === axisSharding.axis)) merged.push(axisSharding);
     }
   }
@@ -191,11 +191,15 @@ function mergeSharding(where: string, inputs: readonly (ShardedTensor | null)[])
 }
 
 /** Returns the error of an operation that would repeat the only row of this rank for all rows of another operand. */
-function createBroadcastError(where: string, axisSharding: AxisSharding): ShapeError {
+function createBroadcastError(
+  where: string,
+  axisSharding: AxisSharding,
+  operands: readonly ShardedTensor[],
+): ShapeError {
   return new ShapeError({
     where,
-    expected: `operands with the rows of this rank along axis ${axisSharding.axis}`,
-    received: `${formatAxisSharding(axisSharding)}, and an operand with a different number of rows`,
+    expected: `operands with 1 row along axis ${axisSharding.axis}, the number of rows of this rank`,
+    received: `${operands.map(({ shape }) => formatShape(shape)).join(" and ")}; ${formatAxisSharding(axisSharding)}`,
     remedy: "shard the other operand, or call unshard() for all rows; set x.sharding = null to repeat this rank's row",
   });
 }

@@ -19,7 +19,7 @@ struct RowLse {
       const float sum = panel.sum[r];
       int32_t bits;
       __builtin_memcpy(&bits, &sum, sizeof bits);
-      // sum = m · 2^exponent with √½ ≤ m < √2, and ln m = 2 artanh x. The first term left out is 2e-13 of x.
+      // sum = m · 2^exponent with √½ ≤ m < √2, and ln m = 2 artanh x. The first term left out is 2e-12 of x.
       const int32_t exponent = (bits - 0x3f3504f3) >> 23, mantissaBits = bits - exponent * (1 << 23);
       float m;
       __builtin_memcpy(&m, &mantissaBits, sizeof m);

@@ -140,7 +140,8 @@ interface RequestArguments {
 
 /**
  * Runs a collective call if its arguments are valid. Otherwise this rank sends its error in the first exchange of the
- * call, so that the ranks with valid arguments reject instead of waiting for it.
+ * call, so that the ranks with valid arguments reject instead of waiting for it. If they gather the tensors of a sharded
+ * model first, they reject with a CollectiveMismatchError.
  */
 async function runRequest<T>(
   name: string,
