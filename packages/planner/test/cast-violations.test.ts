@@ -136,11 +136,11 @@ test("over hosts: prove reports rows that a rank does not forward", () => {
       "message: rank 2, backward, flex(sp) stage 1: keys #4 to rank 3 sends 96 bytes of bfloat16, rank 3, forward, flex(sp) stage 2: keys #3 expects 256 bytes of bfloat16",
       "message: mismatched collectives: rank 2, backward, flex(sp) stage 1: keys #4 sends to rank 3 in a groupCast; rank 3, forward, flex(sp) stage 2: keys #3 receives it in a different groupCast",
       "data: rank 3, forward, tile 3 (queries 48..63, keys 0..15 and 24..31): k: expected rows 0..15 and 24..31, received k 24..31",
+      "message: rank 2, backward, flex(sp) stage 2: keys #6 to rank 3 sends 160 bytes of bfloat16, rank 3, backward, flex(sp) stage 1: keys #4 expects 96 bytes of bfloat16",
+      "message: mismatched collectives: rank 2, backward, flex(sp) stage 2: keys #6 sends to rank 3 in a groupCast; rank 3, backward, flex(sp) stage 1: keys #4 receives it in a different groupCast",
+      "message: rank 2, backward, flex(sp) stage 2: keys #6 to rank 3 sends 160 bytes of bfloat16, rank 3, backward, flex(sp) stage 1: keys #4 expects 96 bytes of bfloat16",
+      "message: mismatched collectives: rank 2, backward, flex(sp) stage 2: keys #6 sends to rank 3 in a groupCast; rank 3, backward, flex(sp) stage 1: keys #4 receives it in a different groupCast",
       "missing: rank 3, backward, tile 1 (queries 48..63, keys 48..63), lse: queries 48..63, keys 0..15 and 16..31: 384 visible pairs are missing",
-      "message: rank 2, backward, flex(sp) stage 2: keys #6 to rank 3 sends 160 bytes of bfloat16, rank 3, backward, flex(sp) stage 1: keys #4 expects 96 bytes of bfloat16",
-      "message: mismatched collectives: rank 2, backward, flex(sp) stage 2: keys #6 sends to rank 3 in a groupCast; rank 3, backward, flex(sp) stage 1: keys #4 receives it in a different groupCast",
-      "message: rank 2, backward, flex(sp) stage 2: keys #6 to rank 3 sends 160 bytes of bfloat16, rank 3, backward, flex(sp) stage 1: keys #4 expects 96 bytes of bfloat16",
-      "message: mismatched collectives: rank 2, backward, flex(sp) stage 2: keys #6 sends to rank 3 in a groupCast; rank 3, backward, flex(sp) stage 1: keys #4 receives it in a different groupCast",
     ]
   `);
 });

@@ -115,7 +115,7 @@ test("both hops of a stage are in progress while the previous step computes", ()
     else if (event.op === "attend" || event.op === "attendBackward") steps.push("compute");
   }
   expect(steps.join(" ")).toMatchInlineSnapshot(
-    `"forward: cast cast compute wait wait cast cast compute wait wait compute backward: cast cast compute wait wait cast cast compute reduce wait wait compute wait reduce wait end:"`,
+    `"forward: cast cast cast cast compute wait wait compute wait wait compute backward: cast cast cast cast compute wait wait compute reduce wait wait compute wait reduce wait end:"`,
   );
 });
 

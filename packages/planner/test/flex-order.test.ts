@@ -24,12 +24,18 @@ function listSteps(options: FlexOptions): string {
   return steps.join(" ");
 }
 
-test("a stage is posted before the previous one computes, and gradients return while the next one computes", () => {
+test("two stages are posted before the own rows compute, and gradients return while the next stage computes", () => {
   // The last gradients return while a second part of the own rows is computed.
   const slowKernels = { flops: 1e6, backwardFlops: 1e6, halfSpeedKeys: 0, backwardHalfSpeedKeys: 0, launch: 0 };
   expect(listSteps({ stages: 2, cost: { latency: 0, bandwidth: 1e6, ...slowKernels } })).toBe(
-    "forward: post compute wait post compute wait compute " +
-      "backward: post compute wait post compute post wait compute wait post compute wait end:",
+    "forward: post post compute wait compute wait compute " +
+      "backward: post post compute wait compute post wait compute wait post compute wait end:",
+  );
+});
+
+test("a further stage is posted as soon as the buffer of the last but one stage before it is free", () => {
+  expect(listSteps({ stages: 4 })).toMatch(
+    /^forward: post post compute wait compute post wait compute post wait compute wait compute backward: post post compute /,
   );
 });
 
