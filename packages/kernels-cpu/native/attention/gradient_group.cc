@@ -6,6 +6,7 @@
 #include <numbers>
 
 #include "attention/kv_reader.h"
+#include "attention/task_gradient.h"
 
 namespace mosaic {
 namespace {
@@ -20,6 +21,24 @@ int32_t groupPanels(const BackwardCall& call) {
   const int64_t depth = std::max(call.args.q.shape[3], call.args.kv.v.shape[3]);
   const int64_t panelBytes = depth * kernels.width * dtypeBytes(kernels.products);
   return static_cast<int32_t>(std::clamp<int64_t>(kMaxMatrixBytes / panelBytes, 1, kMaxPanels));
+}
+
+/// Whether groups of rows read the keys of a task at least twice on average, so that copies of the keys are worth it.
+bool areKeysReused(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task) {
+  const int64_t width = call.kernels.width, groupRows = groupPanels(call) * width;
+  int64_t keysRead = 0;
+  for (int64_t group = task.rows.begin; group < task.rows.end; group += groupRows) {
+    Range read{task.keys.end, task.keys.begin};
+    for (int64_t first = group; first < std::min(group + groupRows, task.rows.end); first += width) {
+      for (const Segment& s : segments.segments(first / width)) {
+        if (s.begin >= task.keys.end || s.end <= task.keys.begin) continue;
+        read = {std::min<int64_t>(read.begin, s.begin), std::max<int64_t>(read.end, s.end)};
+      }
+    }
+    const int64_t count = std::min(read.end, task.keys.end) - std::max(read.begin, task.keys.begin);
+    keysRead += std::max<int64_t>(count, 0);
+  }
+  return keysRead >= 2 * (task.keys.end - task.keys.begin);
 }
 
 struct Panel {
@@ -39,13 +58,20 @@ struct RowRange {
 
 class GradientGroup {
  public:
-  GradientGroup(const BackwardCall& call, const GradientTask& task, Arena& arena, RowPrefetch& prefetch)
+  GradientGroup(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task, Arena& arena,
+                RowPrefetch& prefetch)
       : args_(call.args),
         kernels_(call.kernels),
         modifiers_(call.modifiers),
         task_(task),
         arena_(arena),
-        reader_(kernels_, args_.kv, KvUse::Backward, arena),
+        prefetch_(prefetch),
+        areKeysReused_(areKeysReused(call, segments, task)),
+        prefetchesKeys_(task.rows.end - task.rows.begin > gradientGroupRows(call) && prefetch.remainingRows == 0),
+        prefetchedEnd_(task.keys.begin),
+        reader_(kernels_, args_.kv, KvUse::Backward, arena, areKeysReused_ ? task.keys : Range{0, 0}),
+        dk_(args_.grads.dk, firstKey(), task.keys, kernels_.gradientBlock, areKeysReused_, arena),
+        dv_(args_.grads.dv, firstKey(), task.keys, kernels_.gradientBlock, areKeysReused_, arena),
         depth_(static_cast<int32_t>(args_.q.shape[3])),
         valueDepth_(static_cast<int32_t>(args_.kv.v.shape[3])),
         elementBytes_(dtypeBytes(kernels_.products)),
@@ -91,16 +117,22 @@ class GradientGroup {
 
   /// Processes the group that starts at row `first`.
   void run(int64_t first, const PanelSegments& segments) {
+    const bool isLastGroup = first + static_cast<int64_t>(panels_.size()) * kernels_.width >= task_.rows.end;
     bool isAnyPanelLoaded = false;
     areOperandsFinite_ = areSegmentsDisjoint_ = true;
     for (Panel& panel : panels_) {
       isAnyPanelLoaded |= loadPanel(panel, first, segments);
       first += kernels_.width;
     }
-    if (!isAnyPanelLoaded) return;
     for (int64_t begin = task_.keys.begin; begin < task_.keys.end; begin += kernels_.gradientBlock) {
-      computeBlock(static_cast<int32_t>(begin),
-                   static_cast<int32_t>(std::min(begin + kernels_.gradientBlock, task_.keys.end)));
+      const Range block = blockAt(begin);
+      if (isAnyPanelLoaded) {
+        if (prefetchesKeys_) selectPrefetch(block, isLastGroup);
+        computeBlock(static_cast<int32_t>(block.begin), static_cast<int32_t>(block.end));
+      }
+      if (!isLastGroup) continue;
+      dk_.store(block);
+      dv_.store(block);
     }
     for (const Panel& panel : panels_) {
       if (!panel.segments.empty()) storeQueryGradients(panel);
@@ -108,6 +140,41 @@ class GradientGroup {
   }
 
  private:
+  HeadRows firstKey() const { return {task_.batch, task_.keyHead, task_.keys.begin}; }
+
+  Range blockAt(int64_t begin) const { return {begin, std::min(begin + kernels_.gradientBlock, task_.keys.end)}; }
+
+  /// Selects the rows that the tiles of a block prefetch: the keys of the next block if no earlier group has read them,
+  /// else the rows of dk and dv that are stored after the block.
+  void selectPrefetch(const Range& block, bool isLastGroup) {
+    const Range next = blockAt(block.end);
+    if (next.begin < next.end && next.begin >= prefetchedEnd_ && isAttendedTo(next)) {
+      const HeadRows at{task_.batch, task_.keyHead, next.begin};
+      prefetch_ = {{upcomingRows(args_.kv.k, at), upcomingRows(args_.kv.v, at), upcomingRows(args_.grads.dk, at),
+                    upcomingRows(args_.grads.dv, at)},
+                   0};
+      unallottedRows_ = next.end - next.begin;
+      prefetchedEnd_ = next.end;
+    } else {
+      prefetch_ = {{dk_.upcomingStores(block), dv_.upcomingStores(block)}, 0};
+      unallottedRows_ = isLastGroup ? block.end - block.begin : 0;
+    }
+  }
+
+  /// Allots rows to a panel. If the first tiles of a block prefetched all rows, they would wait for them.
+  void allotPrefetch() {
+    const int64_t share = kernels_.gradientBlock / static_cast<int64_t>(panels_.size()) + 1;
+    const int64_t rows = std::min(share, unallottedRows_);
+    prefetch_.remainingRows += rows;
+    unallottedRows_ -= rows;
+  }
+
+  bool isAttendedTo(const Range& keys) const {
+    const auto intersects = [&](const Segment& s) { return s.begin < keys.end && s.end > keys.begin; };
+    return std::any_of(panels_.begin(), panels_.end(),
+                       [&](const Panel& panel) { return std::ranges::any_of(panel.segments, intersects); });
+  }
+
   /// Returns false if the rows attend to no key of the task. Such a panel is set to zero, like the padding of other
   /// panels.
   bool loadPanel(Panel& panel, int64_t first, const PanelSegments& segments) {
@@ -185,9 +252,12 @@ class GradientGroup {
     }
     if (from >= to) return;
     const KvRows keys = reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
+    for (TaskGradient* gradient : {&dk_, &dv_}) gradient->load({keys.first, keys.first + presentKeys(keys)});
     RowRange stripRows[kMaxStrips];
     for (size_t p = 0; p < panels_.size(); ++p) {
-      if (panels_[p].isActive) computePanelBlock(static_cast<int32_t>(p), keys, stripRows);
+      if (!panels_[p].isActive) continue;
+      if (prefetchesKeys_) allotPrefetch();
+      computePanelBlock(static_cast<int32_t>(p), keys, stripRows);
     }
     if (defersKeyGradients()) sumStrips(keys, stripRows);
   }
@@ -278,7 +348,7 @@ class GradientGroup {
   /// Returns the term dv += p · dOut over `rows` rows, beginning with the panel's first. `offset` is the row of the
   /// weights.
   KeyGradient valueGradientTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
-    const FloatRows dv(args_.grads.dv, {task_.batch, task_.keyHead, keys.first});
+    const FloatRows dv = dv_.rowsFrom(keys.first);
     const int64_t stride = panel.buffers.stride;
     return {static_cast<char*>(panel.buffers.p) + offset * stride * elementBytes_,
             stride,
@@ -295,7 +365,7 @@ class GradientGroup {
 
   /// Returns the term dk += scale · ds · q.
   KeyGradient keyGradientTerm(const Panel& panel, int32_t offset, int32_t rows, const KvRows& keys) const {
-    const FloatRows dk(args_.grads.dk, {task_.batch, task_.keyHead, keys.first});
+    const FloatRows dk = dk_.rowsFrom(keys.first);
     const int64_t stride = panel.buffers.stride;
     return {static_cast<char*>(panel.buffers.ds) + offset * stride * elementBytes_,
             stride,
@@ -373,7 +443,13 @@ class GradientGroup {
   const CallModifiers& modifiers_;
   const GradientTask& task_;
   Arena& arena_;
+  RowPrefetch& prefetch_;
+  const bool areKeysReused_;
+  const bool prefetchesKeys_;  // or dk and dv; of one group of rows, nothing or what the caller has selected
+  int64_t prefetchedEnd_;      // the end of the keys that were prefetched
+  int64_t unallottedRows_ = 0; // rows to prefetch during the next panels of a block
   KvReader reader_;
+  TaskGradient dk_, dv_;
   const int32_t depth_, valueDepth_;
   const int64_t elementBytes_;  // bytes of an element of the products
   const int64_t rowStride_;
@@ -394,7 +470,7 @@ int64_t gradientGroupRows(const BackwardCall& call) { return int64_t{groupPanels
 void runGradientTask(const BackwardCall& call, const PanelSegments& segments, const GradientTask& task, Arena& arena,
                      RowPrefetch& prefetch) {
   arena.reset();
-  GradientGroup group(call, task, arena, prefetch);
+  GradientGroup group(call, segments, task, arena, prefetch);
   const int64_t step = gradientGroupRows(call);
   for (int64_t first = task.rows.begin; first < task.rows.end; first += step) group.run(first, segments);
 }

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "attention/block_ranges.h"
 #include "attention/rows.h"
 #include "attention/tile_visibility.h"
 #include "pool/pool.h"
@@ -40,37 +41,50 @@ inline bool areBlocksReadInPlace(const AttentionKernels& kernels, const TensorVi
 /// Float32 that is read by columns is also copied if its rows are 512 bytes or more apart, because a column then maps
 /// to so few sets of the L1 cache that it evicts itself. The same holds for data read by rows, eight at a time, if the
 /// rows are 1 KiB or more apart. For products of pairs, columns are transposed.
+///
+/// A task of the backward whose groups of panels read the same keys keeps the copies of all its blocks. Rows that are
+/// far apart use a fraction of the sets of the L2 cache, and each group would read them from the last-level cache.
 class KvReader {
  public:
-  KvReader(const AttentionKernels& kernels, const KvBlock& kv, KvUse use, Arena& arena)
+  /// Copies of `keptKeys` are kept until the reader is destroyed. Reads are then within blocks that begin at multiples
+  /// of the block size after the first of these keys.
+  KvReader(const AttentionKernels& kernels, const KvBlock& kv, KvUse use, Arena& arena, const Range& keptKeys = {0, 0})
       : kernels_(kernels),
         use_(use),
         keys_(kv.k.shape[2]),
         columnDepth_(roundUp((use == KvUse::Backward ? kv.k : kv.v).shape[3], kernels.depthMultiple)),
         bytes_(dtypeBytes(kernels.products)),
         blockKeys_(use == KvUse::Backward ? kernels.gradientBlock : kernels.keyBlock),
+        keptKeys_(keptKeys),
+        kept_(keptKeys, blockKeys_, arena),
+        copiedKeys_(kept_.isEmpty() ? blockKeys_ : kept_.capacity()),
         columnStride_(paddedStride(blockKeys_, bytes_)),
         k_(source(kv.k, use == KvUse::Backward, arena)),
         v_(source(kv.v, use != KvUse::Backward, arena)) {
-    if (isPaired() && use_ != KvUse::QueryRows) columns_ = arena.allocate<uint16_t>(columnDepth_ * columnStride_);
+    if (isPaired() && use_ != KvUse::QueryRows) {
+      columns_ = arena.allocate<uint16_t>(copiedKeys_ / blockKeys_ * columnDepth_ * columnStride_);
+    }
   }
 
   void select(int64_t batch, int64_t head) { batch_ = batch, head_ = head; }
 
   /// Reads keys [first, first + count). `count` is at most the block size and a multiple of the table's `keyMultiple`,
   /// except for the last keys. The result is valid until the next call.
-  KvRows read(int32_t first, int32_t count) const {
-    const int32_t presentKeys = static_cast<int32_t>(std::min<int64_t>(count, keys_ - first));
-    count = static_cast<int32_t>(roundUp(count, kernels_.keyMultiple));
-    const Operand k = rows(k_, first, presentKeys, count), v = rows(v_, first, presentKeys, count);
-    const Operand& columnOperand = use_ == KvUse::Backward ? k : v;
-    if (columns_ == nullptr) {
-      return {k, v, {columnOperand.data, columnOperand.step, columnOperand.rowStride}, first, count, {}, {}, {}, {}};
+  KvRows read(int32_t first, int32_t count) {
+    const Range keys{first, first + count};
+    count = static_cast<int32_t>(paddedCount(keys));
+    if (kept_.isEmpty()) {
+      copyKeys(keys, first);
+    } else {
+      kept_.extend(keys, [&](const Range& range) { copyKeys(range, keptKeys_.begin); });
     }
-    const int64_t depth = (use_ == KvUse::Backward ? k_ : v_).view.shape[3];
-    kernels_.transpose(columnOperand.data, columnOperand.rowStride, presentKeys, roundUp(depth, 16), columns_,
-                       columnStride_);
-    return {k, v, {columns_, columnStride_, 1}, first, count, {}, {}, {}, {}};
+    const int64_t firstCopied = kept_.isEmpty() ? first : keptKeys_.begin;
+    const Operand k = rows(k_, keys, firstCopied), v = rows(v_, keys, firstCopied);
+    const Operand& columnOperand = use_ == KvUse::Backward ? k : v;
+    const Operand columns = columns_ == nullptr
+                                ? Operand{columnOperand.data, columnOperand.step, columnOperand.rowStride}
+                                : Operand{columnsOf(first - firstCopied), columnStride_, 1};
+    return {k, v, columns, first, count, {}, {}, {}, {}};
   }
 
   /// Whether `stage` can be used: for the forward with float32 products, and rows of whole vectors.
@@ -90,7 +104,9 @@ class KvReader {
     if (kernels_.readsValueRows && !v_.isReadInPlace) {
       result.valueRows = rowsOf(v_.view, {batch_, head_, first});
     } else {
-      const Operand v = rows(v_, first, count, count);
+      const Range keys{first, first + count};
+      if (!v_.isReadInPlace) copyRows(v_, keys, 0);
+      const Operand v = rows(v_, keys, first);
       result.columns = {v.data, v.step, v.rowStride};
     }
     return result;
@@ -107,7 +123,7 @@ class KvReader {
     TensorView view;
     char* copy;    // null if every block is read in place
     int64_t copyRowStride;
-    bool isReadInPlace;  // whether whole blocks are read in place
+    bool isReadInPlace;  // whether whole blocks are read in place; others are never kept
   };
 
   bool isPaired() const { return kernels_.products == DType::BFloat16; }
@@ -116,7 +132,8 @@ class KvReader {
     const bool isReadInPlace = areBlocksReadInPlace(kernels_, view, use_, isReadByColumns);
     const bool isAlwaysInPlace = isReadInPlace && keys_ % kernels_.keyMultiple == 0;
     const int64_t stride = paddedStride(roundUp(view.shape[3], kernels_.depthMultiple), bytes_);
-    char* copy = isAlwaysInPlace ? nullptr : arena.allocate<char>(blockKeys_ * stride * bytes_);
+    const int64_t copiedKeys = isReadInPlace ? blockKeys_ : copiedKeys_;
+    char* copy = isAlwaysInPlace ? nullptr : arena.allocate<char>(copiedKeys * stride * bytes_);
     return {view, copy, stride, isReadInPlace};
   }
 
@@ -130,21 +147,60 @@ class KvReader {
     return {rows.data, presentKeys, stride, rowBytes};
   }
 
-  Operand rows(const Source& source, int32_t first, int32_t presentKeys, int32_t count) const {
-    const Rows rows = rowsOf(source.view, {batch_, head_, first});
-    if (source.isReadInPlace && presentKeys == count) return {rows.data, rows.rowStride, 1};
-    const int64_t stride = source.copyRowStride;
-    kernels_.unpack(rows, presentKeys, source.view.shape[3], source.copy, stride);
-    const auto paddingBytes = static_cast<size_t>((count - presentKeys) * stride * bytes_);
-    std::memset(source.copy + presentKeys * stride * bytes_, 0, paddingBytes);
-    return {source.copy, stride, 1};
+  int64_t presentKeys(const Range& keys) const { return std::min(keys.end, keys_) - keys.begin; }
+  int64_t paddedCount(const Range& keys) const { return roundUp(keys.end - keys.begin, kernels_.keyMultiple); }
+
+  /// Copies keys of one block, and their columns. `firstCopied` is the key whose copy is the first.
+  void copyKeys(const Range& keys, int64_t firstCopied) const {
+    for (const Source* source : {&k_, &v_}) {
+      if (!source->isReadInPlace) copyRows(*source, keys, keys.begin - firstCopied);
+    }
+    if (columns_ == nullptr) return;
+    const Source& source = use_ == KvUse::Backward ? k_ : v_;
+    const Rows inPlace = rowsOf(source.view, {batch_, head_, keys.begin});
+    const bool isInPlace = source.isReadInPlace;
+    const void* rows = isInPlace ? inPlace.data : copyOf(source, keys.begin - firstCopied);
+    kernels_.transpose(rows, isInPlace ? inPlace.rowStride : source.copyRowStride, presentKeys(keys),
+                       roundUp(source.view.shape[3], 16), columnsOf(keys.begin - firstCopied), columnStride_);
+  }
+
+  char* copyOf(const Source& source, int64_t index) const {
+    return source.copy + index * source.copyRowStride * bytes_;
+  }
+
+  /// Returns the columns of a copied key. Each block has its own matrix.
+  uint16_t* columnsOf(int64_t index) const {
+    return columns_ + index / blockKeys_ * columnDepth_ * columnStride_ + index % blockKeys_;
+  }
+
+  /// Copies keys to the copies from row `index` on, padded with zeros to a multiple of `keyMultiple`.
+  void copyRows(const Source& source, const Range& keys, int64_t index) const {
+    const int64_t count = presentKeys(keys), padding = paddedCount(keys) - count;
+    const Rows rows = rowsOf(source.view, {batch_, head_, keys.begin});
+    kernels_.unpack(rows, count, source.view.shape[3], copyOf(source, index), source.copyRowStride);
+    std::memset(copyOf(source, index + count), 0, static_cast<size_t>(padding * source.copyRowStride * bytes_));
+  }
+
+  /// Returns the rows of keys that have been copied, if they are not read in place.
+  Operand rows(const Source& source, const Range& keys, int64_t firstCopied) const {
+    if (!source.isReadInPlace) return {copyOf(source, keys.begin - firstCopied), source.copyRowStride, 1};
+    if (presentKeys(keys) < paddedCount(keys)) {
+      copyRows(source, keys, 0);
+      return {source.copy, source.copyRowStride, 1};
+    }
+    const Rows rows = rowsOf(source.view, {batch_, head_, keys.begin});
+    return {rows.data, rows.rowStride, 1};
   }
 
   const AttentionKernels& kernels_;
   const KvUse use_;
   const int64_t keys_;
   const int64_t columnDepth_;  // depth of the operand that is read by columns, padded
-  const int64_t bytes_, blockKeys_, columnStride_;
+  const int64_t bytes_, blockKeys_;
+  const Range keptKeys_;
+  BlockRanges kept_;  // empty if each read replaces the copies
+  const int64_t copiedKeys_;  // for which there is memory
+  const int64_t columnStride_;
   Source k_, v_;
   uint16_t* columns_ = nullptr;
   int64_t batch_ = 0, head_ = 0;
