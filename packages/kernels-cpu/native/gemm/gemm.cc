@@ -86,11 +86,11 @@ class Gemm {
   /// Returns the size of a float32 copy of out, or 0 if none is needed.
   int64_t wideFloats() const { return storesDirectly() ? 0 : wideRows() * product_.n; }
 
-  /// Computes the product. forEachTask(tasks, fn) runs a loop of tasks, on one worker or on all.
+  /// Computes the product on one or all `threads`. forEachTask(tasks, fn) runs a loop of tasks on them.
   template <class ParallelLoop>
-  void run(const Product& product, void* packedB, float* wideOut, int64_t rowsPerTask, const WorkerMemory* workers,
+  void run(const Product& product, void* packedB, float* wideOut, int threads, const WorkerMemory* workers,
            const ParallelLoop& forEachTask) const {
-    if (storesDirectly()) return multiply(product, packedB, rowsPerTask, workers, forEachTask);
+    if (storesDirectly()) return multiply(product, packedB, threads, workers, forEachTask);
     for (int64_t first = 0; first < product.m; first += wideRows()) {
       Product strip = product;
       strip.m = std::min(wideRows(), product.m - first);
@@ -98,7 +98,7 @@ class Gemm {
       strip.out = {reinterpret_cast<char*>(wideOut), DType::Float32, product.n, 1};
       strip.accumulate = false;
       strip.epilogue = nullptr;
-      multiply(strip, packedB, rowsPerTask, workers, forEachTask);
+      multiply(strip, packedB, threads, workers, forEachTask);
       const int64_t storedRows = std::min(kMaxStoredRows, roundUp(ceilDiv(strip.m, 4 * threads_), kMinStoredRows));
       forEachTask(ceilDiv(strip.m, storedRows), [&](int64_t task, int) {
         const int64_t row = task * storedRows, rows = std::min(storedRows, strip.m - row);
@@ -134,8 +134,26 @@ class Gemm {
     return std::min(product_.m, std::max(kBlockRows, rows));
   }
 
+  struct RowRange {
+    int64_t first, count;
+  };
+
+  /// Returns the number of tasks for `rows` rows: blocks of at most kBlockRows, the same number for each thread.
+  int64_t countRowTasks(int64_t rows, int threads) const {
+    const int64_t blocks = ceilDiv(rows, kBlockRows);
+    if (threads == 1) return blocks;
+    return std::min(roundUp(std::max<int64_t>(4 * threads, blocks), threads), ceilDiv(rows, kernels_.tileRows));
+  }
+
+  /// Returns the rows of a task. The numbers of tiles of two tasks differ by at most one.
+  RowRange rowsOfTask(int64_t task, int64_t tasks, int64_t rows) const {
+    const int64_t tiles = ceilDiv(rows, kernels_.tileRows);
+    const auto firstRow = [&](int64_t index) { return std::min(index * tiles / tasks * kernels_.tileRows, rows); };
+    return {firstRow(task), firstRow(task + 1) - firstRow(task)};
+  }
+
   template <class ParallelLoop>
-  void multiply(const Product& p, void* packedB, int64_t rowsPerTask, const WorkerMemory* workers,
+  void multiply(const Product& p, void* packedB, int threads, const WorkerMemory* workers,
                 const ParallelLoop& forEachTask) const {
     if (isParallelOverPanels_) return multiplyPanels(p, workers, forEachTask);
     for (int64_t j = 0; j < p.n; j += columns_) {
@@ -143,9 +161,9 @@ class Gemm {
         const MatrixPart part{k, std::min(packedDepth_, p.k - k), j, std::min(columns_, p.n - j)};
         forEachTask(ceilDiv(part.columns, kernels_.tileColumns), [&](int64_t panel, int) { pack(p, part, panel,
             packedB); });
-        forEachTask(ceilDiv(p.m, rowsPerTask), [&](int64_t task, int worker) {
-          const int64_t i = task * rowsPerTask;
-          multiplyRows(p, part, {i, std::min(rowsPerTask, p.m - i)}, workers[worker],
+        const int64_t rowTasks = countRowTasks(p.m, threads);
+        forEachTask(rowTasks, [&](int64_t task, int worker) {
+          multiplyRows(p, part, rowsOfTask(task, rowTasks, p.m), workers[worker],
                        [&](int64_t depth) { return panelAt(packedB, part, depth, 0); });
         });
       }
@@ -203,10 +221,6 @@ class Gemm {
   void packBlock(const Product& p, const MatrixPart& b, PanelBlock block, void* packedB) const {
     kernels_.packColumns(p.b, partOf(b, block), packedB);
   }
-
-  struct RowRange {
-    int64_t first, count;
-  };
 
   /// Multiplies rows. panelsAt(depth) returns the packed panels of the block at that depth.
   template <class PanelsAt>
@@ -307,18 +321,15 @@ void multiply(const ProductBatch& batch, Isa isa, Pool& pool) {
   if (threads == 1 || (isSmallProduct && batch.count == 1) || batch.count < threads) {
     void* packedB = pool.arena(0).allocate<char>(gemm.packedBytes());
     float* wideOut = pool.arena(0).allocate<float>(gemm.wideFloats());
-    const int64_t tasks = roundUp(std::max<int64_t>(4 * threads, ceilDiv(p.m, kBlockRows)), threads);
-    const int64_t rowsPerTask = roundUp(ceilDiv(p.m, tasks), selectedKernels.gemm.tileRows);
-    const int64_t rows = std::min(kBlockRows, threads == 1 || isSmallProduct ? p.m : rowsPerTask);
     for (int64_t index = 0; index < batch.count; index++) {
       GemmEpilogue epilogue;
       const Product product = productAt(batch, index, epilogue);
       if (threads == 1 || isSmallProduct) {
-        gemm.run(product, packedB, wideOut, rows, workers.data(), [](int64_t tasks, const auto& fn) {
+        gemm.run(product, packedB, wideOut, 1, workers.data(), [](int64_t tasks, const auto& fn) {
           for (int64_t task = 0; task < tasks; task++) fn(task, 0);
         });
       } else {
-        gemm.run(product, packedB, wideOut, rows, workers.data(),
+        gemm.run(product, packedB, wideOut, threads, workers.data(),
                  [&](int64_t tasks, const auto& fn) { pool.parallelFor(tasks, fn); });
       }
     }
@@ -334,8 +345,8 @@ void multiply(const ProductBatch& batch, Isa isa, Pool& pool) {
   pool.parallelFor(batch.count, [&](int64_t index, int worker) {
     const auto workerIndex = static_cast<size_t>(worker);
     GemmEpilogue epilogue;
-    gemm.run(productAt(batch, index, epilogue), packedB[workerIndex], wideOut[workerIndex], std::min(kBlockRows, p.m),
-             workers.data(), [worker](int64_t tasks, const auto& fn) {
+    gemm.run(productAt(batch, index, epilogue), packedB[workerIndex], wideOut[workerIndex], 1, workers.data(),
+             [worker](int64_t tasks, const auto& fn) {
                for (int64_t task = 0; task < tasks; task++) fn(task, worker);
              });
   });
