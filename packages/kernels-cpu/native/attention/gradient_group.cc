@@ -14,6 +14,9 @@ namespace {
 // Strips of keys share one range of rows in the sums of dk and dv: 16 keys, or for bfloat16 a fourth of a block.
 constexpr int32_t kStripKeys = 16, kPairedStrips = 4, kMaxStrips = 6;
 constexpr int32_t kMaxPanels = 8;
+// Rows of one running sum of dk or dv, whose rounding error grows with the square root of its length. The sums are then
+// added to one another. Sums of bfloat16 pairs are longer, because their operands are rounded to fewer digits.
+constexpr int32_t kSumRows = 48;
 constexpr int64_t kMaxMatrixBytes = 48 << 10;  // q of one group; five such matrices are in use
 
 int32_t groupPanels(const BackwardCall& call) {
@@ -198,10 +201,10 @@ class GradientGroup {
     const HeadRows headRows{task_.batch, task_.head, first};
     kernels_.unpack(rowsOf(args_.q, headRows), count, depth_, panel.q, rowStride_);
     kernels_.unpack(rowsOf(args_.saved.dOut, headRows), count, valueDepth_, panel.dOut, rowStride_);
+    loadStatistics(panel, headRows);
     kernels_.toPanel(panel.q, rowStride_, count, depth_, args_.tile.scale, panel.buffers.q);
     kernels_.toPanel(panel.dOut, rowStride_, count, valueDepth_, 1.0f, panel.buffers.dOut);
     std::memset(panel.buffers.dq, 0, static_cast<size_t>(rowStride_ * kernels_.width) * sizeof(float));
-    loadStatistics(panel, headRows);
 
     areOperandsFinite_ &= kernels_.isFinite(panel.q, rowStride_, count, depth_) &&
                           kernels_.isFinite(panel.dOut, rowStride_, count, valueDepth_);
@@ -229,9 +232,24 @@ class GradientGroup {
     for (int32_t r = 0; r < panel.rows.count; ++r) panel.buffers.isLargeMode |= isLarge(lse(r));
     for (int32_t r = 0; r < panel.rows.count; ++r) {
       if (lse(r) == -INFINITY) continue;
-      panel.buffers.negLse[r] = panel.buffers.isLargeMode ? -lse(r) : static_cast<float>(-lse(r) * std::numbers::log2e);
       panel.buffers.negDelta[r] = -delta(r);
+      if (panel.buffers.isLargeMode) {
+        panel.buffers.negLse[r] = -lse(r);
+        continue;
+      }
+      const double exact = lse(r) * std::numbers::log2e;
+      panel.buffers.negLse[r] = static_cast<float>(-exact);
+      if (isPaired()) continue;
+      scaleRow(panel, r, static_cast<float>(1 - (exact + panel.buffers.negLse[r]) * std::numbers::ln2));
     }
+  }
+
+  /// Multiplies dOut and delta of a row by the factor that its weights lack because lse · log2 e is rounded. All
+  /// gradients are linear in dOut and delta.
+  void scaleRow(const Panel& panel, int32_t r, float factor) const {
+    panel.buffers.negDelta[r] *= factor;
+    float* row = reinterpret_cast<float*>(panel.dOut) + r * rowStride_;
+    for (int32_t d = 0; d < valueDepth_; ++d) row[d] *= factor;
   }
 
   /// Whether dk and dv of a block are summed over all its panels at once, at the end. This requires a separate place
@@ -330,11 +348,15 @@ class GradientGroup {
       }
       const KvRows stripKeys = subBlock(kernels_, keys, keys.first + begin, keys.first + end);
       // The range ends before the padding of the last panel: for an infinite key, its weights there are 0 · ∞.
-      const Panel& panel = panels_[static_cast<size_t>(range.first / kernels_.width)];
-      for (KeyGradient term : {valueGradientTerm(panel, begin, range.end - range.first, stripKeys),
-                               keyGradientTerm(panel, begin, range.end - range.first, stripKeys)}) {
-        skipRows(term, range.first % kernels_.width);
-        kernels_.addKeyGradient(term);
+      const int32_t sumRows = isPaired() ? range.end - range.first : kSumRows;
+      for (int32_t first = range.first; first < range.end; first += sumRows) {
+        const int32_t rows = std::min(sumRows, range.end - first);
+        const Panel& panel = panels_[static_cast<size_t>(first / kernels_.width)];
+        for (KeyGradient term : {valueGradientTerm(panel, begin, rows, stripKeys),
+                                 keyGradientTerm(panel, begin, rows, stripKeys)}) {
+          skipRows(term, first % kernels_.width);
+          kernels_.addKeyGradient(term);
+        }
       }
     }
   }
