@@ -87,21 +87,23 @@ class KvReader {
     return {k, v, columns, first, count, {}, {}, {}, {}};
   }
 
-  /// Whether `stage` can be used: for the forward with float32 products, and rows of whole vectors.
+  /// Whether `stage` can be used: for the forward, rows of whole vectors, and, with products of pairs, kernels that
+  /// read values by rows.
   bool canStage() const {
     const auto hasWholeVectors = [&](const TensorView& view) {
       return view.stride[3] == 1 && view.shape[3] % kernels_.depthMultiple == 0;
     };
-    return (use_ == KvUse::Forward || use_ == KvUse::NarrowForward) && !isPaired() && hasWholeVectors(k_.view) &&
-           hasWholeVectors(v_.view);
+    return (use_ == KvUse::Forward || use_ == KvUse::NarrowForward) && (!isPaired() || kernels_.readsValueRows) &&
+           hasWholeVectors(k_.view) && hasWholeVectors(v_.view);
   }
 
-  /// Like `read`, for keys that the tensors have. K is staged unless it is read in place; `part` has room for
-  /// `partElements()` numbers. V is read by rows if it would be copied otherwise and the kernels can.
+  /// Like `read`, for keys that the tensors have, a multiple of `keyMultiple`. K is staged unless it is read in place;
+  /// `part` has room for `partElements()` numbers. V is read by rows if it would be copied or transposed otherwise and
+  /// the kernels can.
   KvRows stage(int32_t first, int32_t count, float* part) const {
     const Rows k = rowsOf(k_.view, {batch_, head_, first}), none{nullptr, DType::Float32, 0, 0};
     KvRows result{{k.data, k.rowStride, 1}, {}, {}, first, count, {k_.isReadInPlace ? none : k, part}, none, {}, {}};
-    if (kernels_.readsValueRows && !v_.isReadInPlace) {
+    if (kernels_.readsValueRows && (isPaired() || !v_.isReadInPlace)) {
       result.valueRows = rowsOf(v_.view, {batch_, head_, first});
     } else {
       const Range keys{first, first + count};

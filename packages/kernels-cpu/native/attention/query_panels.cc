@@ -112,9 +112,9 @@ void QueryPanels::fold(int64_t keyHead, Range keys, RowPrefetch* upcoming) {
       });
     }
     if (from >= to) continue;
-    KvRows rows = canStage_ && isFullyVisible
-                      ? reader_.stage(from, to - from, part_)
-                      : reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
+    const bool isStaged = canStage_ && isFullyVisible && (to - from) % multiple == 0;
+    KvRows rows = isStaged ? reader_.stage(from, to - from, part_)
+                           : reader_.read(from, static_cast<int32_t>(roundUp(to - from, multiple)));
     // Each panel prefetches a part of the next block.
     const int64_t upcomingKeys = std::min<int64_t>(wideKernels_.keyBlock, keys.end - end);
     const auto prefetchingPanels = static_cast<int64_t>(std::min(panels_.size(), kMaxPrefetchingPanels));

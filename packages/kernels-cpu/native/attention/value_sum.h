@@ -16,14 +16,14 @@ struct ValueSum {
   static constexpr int L = V::lanes, R = kTileRows<V, E, N>, valuesPerElement = E::valuesPerElement;
   static constexpr int width = N * L;
   /// Whether values can be read by rows: a tile of L rows then has as many sums as one that reads columns.
-  static constexpr bool readsValueRows = valuesPerElement == 1 && R * N == L;
+  static constexpr bool readsValueRows = R * N == L;
 
   /// Adds every key.
   template <class P>
   MOSAIC_INLINE void accumulate(const ForwardPanel& panel, const KvRows& keys, P& prefetch) {
     if constexpr (readsValueRows) {
       if (keys.valueRows.data != nullptr) {
-        return ValueRows<V, N>::accumulate(panel, keys.valueRows, keys.count, prefetch);
+        return ValueRows<V, E, N>::accumulate(panel, keys.valueRows, keys.count, prefetch);
       }
     }
     forEachTile<R>(

@@ -128,7 +128,7 @@ constexpr FoldQueryKernels makeFoldQueryKernels() {
 template <class V, class E>
 constexpr MicroKernels makeMicroKernels() {
   constexpr bool isPaired = E::valuesPerElement == 2;
-  constexpr int vectors = E::template Shape<V>::vectors, mediumVectors = isPaired || vectors < 2 ? vectors : 2;
+  constexpr int vectors = E::template Shape<V>::vectors, mediumVectors = vectors < 2 ? vectors : 2;
   static_assert(FoldBlock<V, E, 1>::readsValueRows || !FoldBlock<V, E, mediumVectors>::readsValueRows,
                 "narrow panels are folded together with medium ones, from the same blocks");
   return {isPaired ? DType::BFloat16 : DType::Float32,

@@ -21,7 +21,7 @@ struct FoldQueryKernels {
 struct MicroKernels {
   DType products;  // Float32 or BFloat16: the dtype that operands are converted to or already have
   AttentionKernels attention;
-  AttentionKernels mediumAttention;  // panels of two vectors, forward only; for pairs the same as `attention`
+  AttentionKernels mediumAttention;  // panels of two vectors, forward only
   AttentionKernels narrowAttention;  // panels of one vector, for few rows; forward only
   FoldQueryKernels foldQuery;
   GemmKernels gemm;
