@@ -40,7 +40,8 @@ inline bool areBlocksReadInPlace(const AttentionKernels& kernels, const TensorVi
 ///
 /// Float32 that is read by columns is also copied if its rows are 512 bytes or more apart, because a column then maps
 /// to so few sets of the L1 cache that it evicts itself. The same holds for data read by rows, eight at a time, if the
-/// rows are 1 KiB or more apart. For products of pairs, columns are transposed.
+/// rows are 1 KiB or more apart. For products of pairs, columns are transposed, unless a few panels read values by rows
+/// (value_rows.h).
 ///
 /// A task of the backward whose groups of panels read the same keys keeps the copies of all its blocks. Rows that are
 /// far apart use a fraction of the sets of the L2 cache, and each group would read them from the last-level cache.
