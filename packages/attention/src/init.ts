@@ -64,7 +64,8 @@ export type InitOptions = OptionsOf<typeof initOptions>;
  * ctx.mesh.shape; // => { sp: 1 }
  * ctx.backend("ring").axes; // => ["sp"]
  * ```
- * @throws OptionError for unknown options, incompatible options, or a package that is not installed.
+ * @throws OptionError for unknown options, incompatible options, a package that is not installed, or a MOSAIC_TRACE_DIR
+ * that cannot be created or written.
  */
 export async function init(options?: InitOptions): Promise<Context> {
   const {
@@ -115,7 +116,14 @@ async function initTraced(options: CoreInitOptions): Promise<Context> {
     trace = await traceContext(ctx, { directory, ...(seconds !== undefined && { seconds }) });
   } catch (error) {
     await ctx.close();
-    throw error;
+    // The number of seconds is valid, so an OptionError is about the directory.
+    if (!(error instanceof OptionError)) throw error;
+    const details = {
+      ...error.details,
+      where: "environment variable MOSAIC_TRACE_DIR",
+      remedy: "set it to a different directory, or unset it",
+    };
+    throw new OptionError(details, { cause: error });
   }
   return ctx;
 }

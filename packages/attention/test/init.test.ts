@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import * as conformance from "@mosaic/conformance";
@@ -43,6 +43,32 @@ describe("a traced program", () => {
         await expect(mosaic.init({ device: "cpu", rank: 0, worldSize: 1 })).rejects.toThrow(
           `environment variable MOSAIC_TRACE_SECONDS: expected a number above 0 and at most 2000000, received "${seconds}"`,
         );
+      }
+    } finally {
+      rmSync(directory, { recursive: true, force: true });
+    }
+  });
+
+  it("rejects a directory that cannot be created, before its program runs", async () => {
+    const directory = mkdtempSync(join(tmpdir(), "mosaic-init-"));
+    try {
+      const file = join(directory, "file");
+      writeFileSync(file, "");
+      for (const [path, code] of [
+        [file, "EEXIST"],
+        [join(file, "traces"), "ENOTDIR"],
+      ] as const) {
+        vi.stubEnv("MOSAIC_TRACE_DIR", path);
+        const beforeClose = vi.fn<() => void>();
+        const promise = mosaic.init({ device: "cpu", rank: 0, worldSize: 1, beforeClose });
+        await expect(promise).rejects.toThrow(core.OptionError);
+        await expect(promise).rejects.toThrow(
+          new RegExp(
+            "^environment variable MOSAIC_TRACE_DIR: expected a directory that can be created and written, " +
+              `received "${path}" \\(${code}: .*\\); set it to a different directory, or unset it$`,
+          ),
+        );
+        expect(beforeClose).toHaveBeenCalledOnce();
       }
     } finally {
       rmSync(directory, { recursive: true, force: true });

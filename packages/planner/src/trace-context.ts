@@ -1,11 +1,13 @@
-import { mkdir, rename, writeFile } from "node:fs/promises";
+import { mkdir, rename, rm, writeFile } from "node:fs/promises";
 import { join } from "node:path";
 import {
   checkContext,
   ClosedError,
   type Context,
   defineOptions,
+  formatValue,
   option,
+  OptionError,
   type OptionsOf,
   type TraceEvent,
 } from "@mosaic/core";
@@ -57,12 +59,12 @@ export interface ContextTrace {
  * await y.read();
  * existsSync(await trace.stop()); // => true
  * ```
- * @throws OptionError for unknown options or invalid values.
+ * @throws OptionError for unknown options, invalid values, or a directory that cannot be created or written.
  */
 export async function traceContext(ctx: Context, options: TraceContextOptions): Promise<ContextTrace> {
   checkContext("traceContext", ctx);
   const { directory, seconds, memoryInterval } = traceContextOptions.parse(options);
-  await mkdir(directory, { recursive: true });
+  await makeDirectory(directory);
   const clock = await clockOffset(ctx);
   const memory: MemorySample[] = [];
   const sampleMemory = (): void => {
@@ -94,6 +96,26 @@ export async function traceContext(ctx: Context, options: TraceContextOptions): 
   }, seconds * 1000).unref();
   sampleMemory();
   return { stop: () => (writePromise ??= stopAndWrite()) };
+}
+
+/** Creates the directory, and writes a file to it and removes it, so that a failure is reported before the program runs. */
+async function makeDirectory(directory: string): Promise<void> {
+  try {
+    await mkdir(directory, { recursive: true });
+    const path = temporaryPath(join(directory, "probe"));
+    await writeFile(path, "");
+    await rm(path);
+  } catch (error) {
+    throw new OptionError(
+      {
+        where: "traceContext: directory",
+        expected: "a directory that can be created and written",
+        received: `${formatValue(directory)} (${(error as Error).message})`,
+        remedy: "pass a different directory",
+      },
+      { cause: error },
+    );
+  }
 }
 
 /** Maximum drift between the clocks of two hosts, in seconds per second. */
@@ -140,9 +162,13 @@ async function writeTrace(directory: string, trace: RankTraceData): Promise<stri
 
 let numTemporaryFiles = 0;
 
+/** Returns a path that no other rank uses, also of the same process. */
+function temporaryPath(path: string): string {
+  return `${path}.${process.pid}.${numTemporaryFiles++}.partial`;
+}
+
 async function writeAtomically(path: string, text: string): Promise<void> {
-  // Ranks of one process also write the same page.
-  const temporaryPath = `${path}.${process.pid}.${numTemporaryFiles++}.partial`;
-  await writeFile(temporaryPath, text);
-  await rename(temporaryPath, path);
+  const partialPath = temporaryPath(path);
+  await writeFile(partialPath, text);
+  await rename(partialPath, path);
 }

@@ -1,4 +1,4 @@
-import { mkdtempSync, readdirSync, readFileSync, rmSync } from "node:fs";
+import { chmodSync, mkdtempSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { world } from "@mosaic/collectives-local";
@@ -90,5 +90,33 @@ test("traceContext rejects invalid options and writes no file", async () => {
   await expect(traceContext(ctx!, { directory, seconds: 0 })).rejects.toThrow(/seconds/);
   await expect(traceContext(undefined as never, { directory })).rejects.toThrow(/Context/);
   expect(readdirSync(directory)).toEqual([]);
+  await ctx!.close();
+});
+
+/** Runs `body` without the permissions of the superuser. */
+async function runUnprivileged(body: () => Promise<void>): Promise<void> {
+  const user = process.geteuid!();
+  if (user === 0) process.seteuid!(65_534);
+  try {
+    await body();
+  } finally {
+    process.seteuid!(user);
+  }
+}
+
+test("a directory that cannot be created or written is rejected before the trace begins", async () => {
+  const [ctx] = await world(1, { device: () => cpu({ threads: 1 }) });
+  writeFileSync(join(directory, "file"), "");
+  const checkRejected = (path: string, code: string): Promise<void> =>
+    expect(traceContext(ctx!, { directory: path })).rejects.toThrow(
+      new RegExp(
+        `^traceContext: directory: expected a directory that can be created and written, received "${path}" ` +
+          String.raw`\(${code}: .*\); pass a different directory$`,
+      ),
+    );
+  await checkRejected(join(directory, "file"), "EEXIST");
+  await checkRejected(join(directory, "file", "traces"), "ENOTDIR");
+  chmodSync(directory, 0o555);
+  await runUnprivileged(() => checkRejected(directory, "EACCES"));
   await ctx!.close();
 });
