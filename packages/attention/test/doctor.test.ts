@@ -298,7 +298,7 @@ describe("mosaic-doctor", () => {
     });
     expect(await runDoctorProcess(["--jsno"])).toEqual({
       code: 2,
-      output: expect.stringMatching(/--jsno[^]*npx mosaic-doctor/),
+      output: "mosaic-doctor: Unknown option '--jsno'; mosaic-doctor --help lists all options\n",
     });
   });
 });

@@ -47,7 +47,7 @@ function parseCommandLine(args: readonly string[]) {
   } catch (error) {
     // Node's advice on positional arguments that begin with "-" follows the first sentence.
     const [fault] = (error as Error).message.split(". To specify a positional argument");
-    throw new CreateError(fault, { cause: error });
+    throw new CreateError(`${fault}; npm create @mosaic -- --help lists all options`, { cause: error });
   }
 }
 
@@ -96,6 +96,6 @@ try {
   process.exitCode = main();
 } catch (error) {
   if (!(error instanceof CreateError)) throw error;
-  process.stderr.write(`${error.message}\n\n${help}`);
+  process.stderr.write(`@mosaic/create: ${error.message}\n`);
   process.exitCode = 2;
 }

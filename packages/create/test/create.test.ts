@@ -97,10 +97,10 @@ test("the command requires exactly one folder", () => {
   const { status, stderr } = create([path, "plan"]);
   expect([status, stderr]).toEqual([
     2,
-    expect.stringContaining(`expected one folder, received ${path}, plan; pass opt`),
+    `@mosaic/create: expected one folder, received ${path}, plan; pass options after --, such as npm create @mosaic my-project -- --template plan\n`,
   ]);
   expect(existsSync(path)).toBe(false);
-  expect(create([]).stderr).toMatch(/^expected one folder, received none; .*\n\nnpm create @mosaic <folder>/);
+  expect(create([]).stderr).toMatch(/^@mosaic\/create: expected one folder, received none; .*\n$/);
   expect(create(["--help"])).toMatchObject({ status: 0, stderr: "" });
 });
 
@@ -139,8 +139,10 @@ test("the command prints its version, and rejects unknown options in one sentenc
   for (const flag of ["--version", "-V"]) {
     expect(create([flag])).toMatchObject({ status: 0, stdout: `${version}\n`, stderr: "" });
   }
-  const { status, stderr } = create(["project", "--templat", "plan"]);
-  expect([status, stderr.split("\n")[0]]).toEqual([2, "Unknown option '--templat'"]);
+  expect(create(["project", "--templat", "plan"])).toMatchObject({
+    status: 2,
+    stderr: "@mosaic/create: Unknown option '--templat'; npm create @mosaic -- --help lists all options\n",
+  });
 });
 
 test("a failed installation keeps the project and prints the commands that repeat it", () => {
@@ -156,10 +158,8 @@ test("a failed installation keeps the project and prints the commands that repea
   expect(existsSync(join(path, "plan.ts"))).toBe(true);
 });
 
-test("the command prints its help, and reports a missing folder, unknown templates and unknown options", () => {
+test("the command prints its help, and reports unknown templates", () => {
   expect(create(["--help"])).toMatchObject({ status: 0, stdout: expect.stringContaining("npm create @mosaic") });
-  expect(create([])).toMatchObject({ status: 2 });
   const unknown = create([join(temporary(), "p"), "--template", "nothing", "--no-install"]);
   expect(unknown).toMatchObject({ status: 2, stderr: expect.stringContaining("expected one of train") });
-  expect(create(["p", "--unknown"])).toMatchObject({ status: 2, stderr: expect.stringContaining("--unknown") });
 });

@@ -53,7 +53,7 @@ function parseArguments(args: readonly string[]) {
   try {
     return parseArgs({ args: [...args], options: { ...options, ...valueOptions }, strict: true }).values;
   } catch (error) {
-    throw new UsageError((error as Error).message);
+    throw new UsageError(`${(error as Error).message}; mosaic-doctor --help lists all options`);
   }
 }
 
@@ -101,6 +101,6 @@ try {
   process.exitCode = await main(process.argv.slice(2));
 } catch (error) {
   if (!(error instanceof UsageError)) throw error;
-  console.error(`mosaic-doctor: ${error.message}\n\n${help}`);
+  console.error(`mosaic-doctor: ${error.message}`);
   process.exitCode = 2;
 }
