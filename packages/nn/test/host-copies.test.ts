@@ -316,7 +316,9 @@ describe("loadCheckpoint from hosts with different contents", () => {
       expect(String(error)).toMatch(/a complete checkpoint on at least one host, received on n0 .*; on n1 .*restore/);
     for (const name of hosts.names) rmSync(hosts.path(name));
     for (const error of await loadOnHosts(hosts))
-      expect(String(error)).toMatch(/expected a checkpoint on at least one host, received none on n0, n1, n2/);
+      expect(String(error)).toMatch(
+        /expected a checkpoint on at least one host, received none on n0, n1, n2; correct the path, or call find/,
+      );
     await onMesh({ sp: 3 }, async (ctx) => {
       const [path, options] = hosts.getCheckpointCall(ctx);
       expect(await findCheckpoint(ctx, path, options)).toBeUndefined();

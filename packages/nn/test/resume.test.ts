@@ -181,8 +181,22 @@ describe("loadCheckpoint changes nothing on any rank if a checkpoint", () => {
     writeFileSync(path, readFileSync(path).subarray(0, 1000));
     for (const error of await loadAndExpectError(path)) {
       expect(error).toBeInstanceOf(FileError);
-      expect(String(error)).toMatch(/a header of \d+ bytes in a file of 1000 bytes; pass a file in safetensors format/);
+      expect(String(error)).toMatch(
+        /^FileError: loadCheckpoint: \S+sound: .*a header of \d+ bytes in a file of 1000 bytes; pass a file in safetensors/,
+      );
     }
+  });
+
+  test("is a directory", async () => {
+    const path = directory();
+    const message = `: ${path}: expected a safetensors file, received a directory; correct the path, or the permissions of the file`;
+    for (const error of await loadAndExpectError(path)) {
+      expect(error).toBeInstanceOf(FileError);
+      expect((error as Error).message).toBe(`loadCheckpoint${message}`);
+    }
+    await onOneRank(async (ctx) => {
+      await expect(findCheckpoint(ctx, path)).rejects.toThrow(`findCheckpoint${message}`);
+    });
   });
 
   test("is damaged for one rank only", async () => {
@@ -215,7 +229,9 @@ describe("loadCheckpoint changes nothing on any rank if a checkpoint", () => {
     for (const metadata of invalidMetadata) {
       const plainPath = join(directory(), "plain");
       await writeSafetensors(plainPath, new Map(), metadata);
-      expect(String((await loadAndExpectError(plainPath))[0])).toMatch(/a checkpoint, version 1/);
+      expect(String((await loadAndExpectError(plainPath))[0])).toMatch(
+        /^FileError: loadCheckpoint: \S+plain: expected a checkpoint, version 1/,
+      );
     }
     const barePath = join(directory(), "bare");
     await onOneRank((ctx) => saveCheckpoint(ctx, barePath, { model: buildModel(ctx) }));

@@ -137,7 +137,7 @@ export interface SafetensorsFile {
  */
 export async function readSafetensors(path: string): Promise<SafetensorsFile> {
   checkPath("readSafetensors", path);
-  const file = await openFile("readSafetensors", path);
+  const file = await openFile(`readSafetensors: ${path}`, path);
   try {
     const { header, start } = await readHeader(path, file);
     const tensors = new Map<string, FileTensor>();
@@ -160,28 +160,16 @@ export async function openFile(where: string, path: string): Promise<ReadableFil
     if (!(await file.stat()).isDirectory()) return file;
     await file.close();
   } catch (error) {
-    const isMissing = ["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "");
-    received = isMissing ? "no such file" : (error as Error).message;
+    received = isMissing(error) ? "no such file" : (error as Error).message;
     cause = error;
   }
   const remedy = "correct the path, or the permissions of the file";
-  throw new FileError({ where: `${where}: ${path}`, expected: "a safetensors file", received, remedy }, { cause });
+  throw new FileError({ where, expected: "a safetensors file", received, remedy }, { cause });
 }
 
-/**
- * Reads the metadata and the size of a file. Its header is validated against the size; tensors are not read. Throws the
- * same errors as `readSafetensors`.
- */
-export async function readSafetensorsMetadata(
-  path: string,
-): Promise<{ readonly metadata: ReadonlyMap<string, string>; readonly bytes: number }> {
-  const file = await open(path, "r");
-  try {
-    const { header, bytes } = await readHeader(path, file);
-    return { metadata: header.metadata, bytes };
-  } finally {
-    await file.close();
-  }
+/** Returns whether the cause of an error of the system is that there is no file at the path. */
+export function isMissing(error: unknown): boolean {
+  return ["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException | undefined)?.code ?? "");
 }
 
 /** Reads the header of a file. Also returns the offset of the tensor data (`start`) and the file size (`bytes`). */

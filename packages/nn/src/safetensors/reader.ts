@@ -46,9 +46,17 @@ export interface SafetensorsReader extends AsyncDisposable {
  */
 export async function openSafetensors(path: string): Promise<SafetensorsReader> {
   checkPath("openSafetensors", path);
-  const file = await openFile("openSafetensors", path);
+  return openReader(path, { opening: `openSafetensors: ${path}`, reading: path });
+}
+
+/** Opens a file. `opening` and `reading` are the beginning of errors of the system and of errors of the contents. */
+export async function openReader(
+  path: string,
+  where: { readonly opening: string; readonly reading: string },
+): Promise<SafetensorsReader> {
+  const file = await openFile(where.opening, path);
   try {
-    const { header, start } = await readHeader(path, file);
+    const { header, start } = await readHeader(where.reading, file);
     return new FileReader(path, file, { header, start });
   } catch (error) {
     await file.close();

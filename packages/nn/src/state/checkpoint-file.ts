@@ -2,7 +2,7 @@
 import { formatValue } from "@mosaic/core";
 import type { OptimizerState } from "../optimizers/optimizer.ts";
 import { FileError } from "../safetensors/format.ts";
-import { readSafetensorsMetadata } from "../safetensors/read.ts";
+import { isMissing, openFile, readHeader, type ReadableFile } from "../safetensors/read.ts";
 
 /** Metadata of a checkpoint. JSON preserves numbers bit for bit. */
 export interface StateMetadata {
@@ -19,11 +19,11 @@ export interface StateMetadata {
 }
 
 /** Parses the metadata of a checkpoint. Throws a FileError if the file is not a checkpoint. */
-export function parseStateMetadata(path: string, metadata: ReadonlyMap<string, string>): StateMetadata {
+export function parseStateMetadata(where: string, metadata: ReadonlyMap<string, string>): StateMetadata {
   const stateMetadata = tryParseJson(metadata.get("mosaic"));
   if (stateMetadata?.version === 1) return stateMetadata as StateMetadata;
   throw new FileError({
-    where: path,
+    where,
     expected: "a checkpoint, version 1",
     received: stateMetadata
       ? `version ${formatValue(stateMetadata.version)}`
@@ -52,17 +52,25 @@ export type CheckpointFile =
   | { readonly kind: "absent" };
 
 /**
- * Inspects the file at the path of a checkpoint. Reads only the header. Throws the system's error for a file that
- * cannot be read.
+ * Inspects the file at the path of a checkpoint. Reads only the header. Throws a FileError for a file that cannot be
+ * opened, and for a directory.
  */
-export async function inspectCheckpoint(path: string): Promise<CheckpointFile> {
+export async function inspectCheckpoint(where: string, path: string): Promise<CheckpointFile> {
+  let file: ReadableFile;
   try {
-    const { metadata, bytes } = await readSafetensorsMetadata(path);
-    const state = parseStateMetadata(path, metadata);
+    file = await openFile(where, path);
+  } catch (error) {
+    if (isMissing((error as Error).cause)) return { kind: "absent" };
+    throw error;
+  }
+  try {
+    const { header, bytes } = await readHeader(path, file);
+    const state = parseStateMetadata(path, header.metadata);
     return { kind: "complete", steps: getStepCount(state), trainingId: state.trainingId ?? null, bytes };
   } catch (error) {
     if (error instanceof FileError) return { kind: "damaged", reason: error.message };
-    if (["ENOENT", "ENOTDIR"].includes((error as NodeJS.ErrnoException).code ?? "")) return { kind: "absent" };
     throw error;
+  } finally {
+    await file.close();
   }
 }

@@ -101,7 +101,7 @@ export async function inspectHosts(
   // Only rank 0 inspects a shared file system.
   const hosts = groupByHost(options.copies === "shared" ? names.map(() => names[0]!) : names);
   const isInspector = isFirstOnHost(ctx, hosts);
-  const inspectedFiles = await runOnAllRanks(ctx, where, () => (isInspector ? inspectCheckpoint(path) : null));
+  const inspectedFiles = await runOnAllRanks(ctx, where, () => (isInspector ? inspectCheckpoint(where, path) : null));
   const files = hosts.map((host) => ({ host, file: inspectedFiles[host.ranks[0]!]! }));
   const completeCopies = files.flatMap(({ host, file }) => (file.kind === "complete" ? [{ host, file }] : []));
   const damagedCopies = files.flatMap(({ host, file }) =>
@@ -167,6 +167,10 @@ export interface LocalCheckpoint {
   release(): Promise<void>;
 }
 
+/** The remedy for a path without a checkpoint. */
+export const MISSING_REMEDY =
+  "correct the path, or call findCheckpoint first, which returns undefined if there is no checkpoint";
+
 /**
  * Copies the newest complete checkpoint to each host that lacks it, over the process group. Collective.
  *
@@ -181,6 +185,7 @@ export async function fetchNewestCheckpoint(ctx: Context, call: CheckpointReques
       where,
       expected: "a checkpoint on at least one host",
       received: `none on ${hosts.map(({ name }) => name).join(", ")}`,
+      remedy: MISSING_REMEDY,
     });
   }
   const digest = await agreeOnDigest(ctx, call, checkpointReplicas);

@@ -15,8 +15,8 @@ import {
 } from "@mosaic/core";
 import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
 import { checkPath, FileError } from "../safetensors/format.ts";
-import { toDType, toNumbers } from "../safetensors/read.ts";
-import { openSafetensors, type SafetensorsReader } from "../safetensors/reader.ts";
+import { isMissing, toDType, toNumbers } from "../safetensors/read.ts";
+import { openReader, type SafetensorsReader } from "../safetensors/reader.ts";
 import type { StagedFile } from "../safetensors/staged-file.ts";
 import {
   awaitHostTensors,
@@ -38,6 +38,7 @@ import {
   groupByHost,
   hostName,
   inspectHosts,
+  MISSING_REMEDY,
   publishOnHosts,
 } from "./host-copies.ts";
 import { checkSamePath } from "./same-path.ts";
@@ -297,12 +298,11 @@ async function load(ctx: Context, call: CheckpointRequest, training: TrainingSta
 
 async function openCheckpoint(where: string, path: string): Promise<SafetensorsReader> {
   try {
-    return await openSafetensors(path);
+    return await openReader(path, { opening: where, reading: where });
   } catch (error) {
-    const { code = "" } = ((error as Error).cause ?? {}) as NodeJS.ErrnoException;
-    if (!["ENOENT", "ENOTDIR"].includes(code)) throw error;
-    const remedy = "correct the path, or call findCheckpoint first, which returns undefined if there is no checkpoint";
-    throw new FileError({ where, expected: "a checkpoint", received: "no such file", remedy }, { cause: error });
+    if (!isMissing((error as Error).cause)) throw error;
+    const details = { where, expected: "a checkpoint", received: "no such file", remedy: MISSING_REMEDY };
+    throw new FileError(details, { cause: error });
   }
 }
 
@@ -316,11 +316,11 @@ async function loadFile(
   try {
     await runOnAllRanks(ctx, where, async () => {
       file = await openCheckpoint(where, path);
-      stateMetadata = parseStateMetadata(path, file.metadata);
-      checkState(ctx, { file, stateMetadata }, training);
+      stateMetadata = parseStateMetadata(where, file.metadata);
+      checkState(ctx, { where, file, stateMetadata }, training);
     });
-    const checkpoint = { file: file!, stateMetadata: stateMetadata! };
-    await runOnAllRanks(ctx, where, () => readState(where, checkpoint, training));
+    const checkpoint = { where, file: file!, stateMetadata: stateMetadata! };
+    await runOnAllRanks(ctx, where, () => readState(checkpoint, training));
   } finally {
     await file?.close();
   }
@@ -362,13 +362,18 @@ export async function findCheckpoint(
 
 /** A checkpoint whose header has been read. */
 interface OpenCheckpoint {
+  /** The call and the path, for error messages. */
+  readonly where: string;
   readonly file: SafetensorsReader;
   readonly stateMetadata: StateMetadata;
 }
 
 /** Throws unless a checkpoint matches the model, the optimizer and the seed. Changes nothing. */
-function checkState(ctx: Context, { file, stateMetadata }: OpenCheckpoint, { model, optimizer }: TrainingState): void {
-  const where = file.path;
+function checkState(
+  ctx: Context,
+  { where, file, stateMetadata }: OpenCheckpoint,
+  { model, optimizer }: TrainingState,
+): void {
   if (stateMetadata.seed !== ctx.seed) {
     throw new StateDictError({
       where,
@@ -378,13 +383,13 @@ function checkState(ctx: Context, { file, stateMetadata }: OpenCheckpoint, { mod
     });
   }
   const device = model.parameters()[0]?.device ?? ctx.device;
-  const modelTensors = describeTensors(file, "model.", device);
+  const modelTensors = describeTensors({ where, file }, "model.", device);
   // With `cast`, so that the error for other dtypes names a remedy that applies to checkpoints.
   model.loadStateDict(modelTensors, { dryRun: true, cast: true });
   checkDTypes(where, model, modelTensors);
   if (!optimizer) return;
   if (!stateMetadata.optimizer) throw new StateDictError({ where, expected: "an optimizer's state", received: "none" });
-  const tensors = describeTensors(file, "optimizer.", device);
+  const tensors = describeTensors({ where, file }, "optimizer.", device);
   optimizer.loadStateDict({ ...stateMetadata.optimizer, tensors }, { dryRun: true });
 }
 
@@ -411,11 +416,15 @@ function checkDTypes(where: string, model: Module, tensors: ReadonlyMap<string, 
  * Returns tensors without memory for the tensors of a file whose names start with a prefix, with the prefix removed.
  * Throws a FileError for a dtype that cannot be converted to float32.
  */
-function describeTensors({ path, tensors }: SafetensorsReader, prefix: string, device: Device): Map<string, Tensor> {
-  const prefixedTensors = [...tensors].filter(([name]) => name.startsWith(prefix));
+function describeTensors(
+  { where, file }: Pick<OpenCheckpoint, "where" | "file">,
+  prefix: string,
+  device: Device,
+): Map<string, Tensor> {
+  const prefixedTensors = [...file.tensors].filter(([name]) => name.startsWith(prefix));
   return new Map(
     prefixedTensors.map(([name, { format, shape }]) => {
-      toNumbers(`${path}, tensor "${name}"`, format, new Uint8Array());
+      toNumbers(`${where}, tensor "${name}"`, format, new Uint8Array());
       return [name.slice(prefix.length), createMetaTensor(device, toDType(format), shape)];
     }),
   );
@@ -423,8 +432,7 @@ function describeTensors({ path, tensors }: SafetensorsReader, prefix: string, d
 
 /** Reads a checkpoint that `checkState` has checked into a model and an optimizer. */
 async function readState(
-  where: string,
-  { file, stateMetadata }: OpenCheckpoint,
+  { where, file, stateMetadata }: OpenCheckpoint,
   { model, optimizer }: TrainingState,
 ): Promise<void> {
   const selectByPrefix = (prefix: string): TensorSource => ({
