@@ -30,10 +30,28 @@ export function isDataParallelAxis(axis: string): boolean {
 const MISSPELT_NAME = /^(dp.*|(ddp|fsdp|hsdp|data|data[-_]?parallel|replicas?|replicate|batch)([-_\d].*)?)$/i;
 
 /**
- * Throws an OptionError if the name of a mesh axis is not that of a data-parallel axis, but is likely meant to be. Ranks
- * along it would silently share each sequence, and gradients would be summed.
+ * Throws an OptionError if a mesh has an axis whose name does not begin with a letter or an underscore, or is likely
+ * meant to be that of a data-parallel axis, but is not. Ranks along the latter would silently share each sequence, and
+ * gradients would be summed.
+ *
+ * @example
+ * ```ts
+ * import { checkAxisNames } from "@mosaic/core";
+ * checkAxisNames("record: mesh", { data: 2, sp: 4 }); // throws record: mesh: expected data-parallel axes
+ * ```
  */
 export function checkAxisNames(where: string, shape: Coordinate): void {
+  const isObject = typeof shape === "object" && shape !== null;
+  expectValue(where, isObject, "axis lengths by name, such as { dp: 2, sp: 4 }", shape);
+  // JavaScript orders integer-like keys such as "0" before all others, which would change the order of axes.
+  const invalidNames = Object.keys(shape).filter((axis) => !/^[A-Za-z_]/.test(axis));
+  if (invalidNames.length > 0) {
+    throw new OptionError({
+      where,
+      expected: "axis names that begin with a letter or an underscore",
+      received: invalidNames.map((axis) => JSON.stringify(axis)).join(", "),
+    });
+  }
   const name = Object.keys(shape).find((axis) => MISSPELT_NAME.test(axis) && !isDataParallelAxis(axis));
   if (name === undefined) return;
   throw new OptionError({

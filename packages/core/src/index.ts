@@ -43,6 +43,7 @@ export { singleRankGroup } from "./collectives/single-rank-group.ts";
 export type { Context } from "./context.ts";
 export { type DeviceOrContext, empty, fromArray, full, ones, type TensorOptions, zeros } from "./creation.ts";
 export {
+  checkAxisNames,
   dataParallelAxes,
   dataParallelAxis,
   dataParallelRank,

@@ -57,15 +57,6 @@ export function omitAxes(coordinate: Coordinate, axes: readonly string[]): Coord
 }
 
 function checkMeshShape(shape: Coordinate, size: number): void {
-  // JavaScript orders integer-like keys such as "0" before all others, which would change the order of axes.
-  const invalidNames = Object.keys(shape).filter((axis) => !/^[A-Za-z_]/.test(axis));
-  if (invalidNames.length > 0) {
-    throw new OptionError({
-      where: "init: mesh",
-      expected: "axis names that begin with a letter or an underscore",
-      received: invalidNames.map((axis) => `"${axis}"`).join(", "),
-    });
-  }
   const lengths = Object.values(shape);
   const product = lengths.reduce((a, b) => a * b, 1);
   if (lengths.every((n) => Number.isInteger(n) && n > 0) && product === size) return;

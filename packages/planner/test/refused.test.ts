@@ -41,7 +41,19 @@ test("record accepts calls without tokens or without keys", () => {
 });
 
 test("symbolicWorld rejects a mesh of no ranks", () => {
-  expect(() => symbolicWorld({ mesh: { node: 2, gpu: 0 } })).toThrow(OptionError);
+  expect(() => symbolicWorld({ mesh: { node: 2, gpu: 0 } })).toThrow(
+    'symbolicWorld: expected a mesh of integer axis lengths ≥ 1, received {"node":2,"gpu":0}',
+  );
+});
+
+test("symbolicWorld and record reject the axis names that init rejects", () => {
+  for (const [name, message] of [
+    ["0", 'mesh: expected axis names that begin with a letter or an underscore, received "0"'],
+    ["data", 'mesh: expected data-parallel axes that are named "dp", or whose names begin with "dp_", received "data"'],
+  ] as const) {
+    expect(() => symbolicWorld({ mesh: { [name]: 2, sp: 2 } })).toThrow(`symbolicWorld: ${message}`);
+    expect(() => record({ ...call, mesh: { [name]: 2, sp: 2 } })).toThrow(`record: ${message}`);
+  }
 });
 
 const { contexts } = symbolicWorld({ mesh: { sp: 2 } });

@@ -1,3 +1,4 @@
+import { checkAxisNames } from "../data-parallel.ts";
 import { expectValue, formatValue, OptionError } from "../errors.ts";
 import type { Coordinate } from "../mesh.ts";
 import * as option from "../option.ts";
@@ -37,8 +38,8 @@ const layoutCache = new WeakCache<Placement, string, Layout>(MAX_CACHED_SHARDING
  * layout.spans({ dp: 1, sp: 1 }); // => [{ start: 3, length: 3, step: 1 }]
  * layout.spans({}); // => [{ start: 0, length: 10, step: 1 }]
  * ```
- * @throws OptionError for an axis that the mesh lacks or that is listed twice, for a mesh axis length that is not an
- * integer ≥ 1, for a length that is not an integer ≥ 0, and, from `spans`, for a coordinate outside the mesh;
+ * @throws OptionError for an axis that the mesh lacks or that is listed twice, for the name of a mesh axis that `init`
+ * would reject, for a mesh axis length that is not an integer ≥ 1, for a length that is not an integer ≥ 0, and, from `spans`, for a coordinate outside the mesh;
  * ShapeError for a placement that violates its contract.
  */
 export function layoutOf(options: LayoutOptions): Layout {
@@ -105,6 +106,7 @@ export function checkMeshAxes(where: string, mesh: Coordinate, axes: readonly st
 }
 
 function checkAxes(mesh: Coordinate, axes: readonly string[]): void {
+  checkAxisNames("layoutOf: mesh", mesh);
   checkMeshAxes("layoutOf", mesh, axes);
   for (const axis of Object.keys(mesh)) {
     if (Number.isSafeInteger(mesh[axis]) && mesh[axis]! >= 1) continue;

@@ -59,6 +59,15 @@ test("layoutOf rejects invalid lengths, duplicate axes and unknown options", () 
   expect(() => layoutOf({ mesh, axes: ["sp"], length: 4, placment: zigzag() } as never)).toThrow(/received "placment"/);
 });
 
+test("layoutOf rejects the axis names that init rejects", () => {
+  expect(() => layoutOf({ mesh: { "0": 2, sp: 2 }, axes: ["sp"], length: 4 })).toThrow(
+    'layoutOf: mesh: expected axis names that begin with a letter or an underscore, received "0"',
+  );
+  expect(() => layoutOf({ mesh: { data: 2, sp: 2 }, axes: ["sp"], length: 4 })).toThrow(
+    'layoutOf: mesh: expected data-parallel axes that are named "dp", or whose names begin with "dp_", received "data"',
+  );
+});
+
 test("every zigzag shard has the same work under a causal mask", () => {
   const pairsPerRank = range(4).map((index) =>
     [...positions(zigzag().spans(index, 4, 64))].reduce((sum, q) => sum + q + 1, 0),

@@ -1,5 +1,6 @@
 import {
   type AttentionBackend,
+  checkAxisNames,
   type Coordinate,
   coordinateOf,
   defineOptions,
@@ -61,18 +62,11 @@ export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
   return { contexts, groups: world.groups, interned: world.interned };
 }
 
-/**
- * Checks that axis lengths are positive integers and that no axis name is numeric, because an object would list
- * numeric names first.
- */
 function checkMesh(where: string, mesh: Coordinate): void {
+  checkAxisNames(`${where}: mesh`, mesh);
   const isValidLength = (length: number): boolean => Number.isSafeInteger(length) && length > 0;
-  if (Object.entries(mesh).every(([axis, length]) => /^[A-Za-z_]/.test(axis) && isValidLength(length))) return;
-  throw new OptionError({
-    where,
-    expected: "a mesh with axis names that begin with a letter or an underscore, and integer axis sizes ≥ 1",
-    received: JSON.stringify(mesh),
-  });
+  if (Object.values(mesh).every(isValidLength)) return;
+  throw new OptionError({ where, expected: "a mesh of integer axis lengths ≥ 1", received: JSON.stringify(mesh) });
 }
 
 interface LazyWorldOptions {
