@@ -1,3 +1,4 @@
+import { inspect } from "node:util";
 import { type AttentionBackend, checkBackend, local } from "./attention/backend.ts";
 import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
 import type { Context } from "./context.ts";
@@ -232,6 +233,19 @@ class RankContext implements Context {
       received: "a closed context",
       remedy: "finish all work before the context goes out of scope",
     });
+  }
+
+  static {
+    // `console.log` must not print the device and the groups.
+    Object.defineProperty(this.prototype, inspect.custom, { value: this.prototype.toString });
+  }
+
+  /** Returns rank, mesh, device and backends, as shown by `console.log`. */
+  toString(): string {
+    const { rank, size, mesh, device, backends } = this;
+    const axes = mesh.axes.map((axis) => `${axis} ${mesh.coordinate[axis]} of ${mesh.shape[axis]}`);
+    const description = `Context rank ${rank} of ${size} (${axes.join(", ")}) on ${device.type}:${device.index}`;
+    return `${description}, seed ${this.seed}, backends ${backends.join(", ")}${this.#isClosed ? ", closed" : ""}`;
   }
 
   startTrace(): void {

@@ -1,3 +1,4 @@
+import { inspect } from "node:util";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import { local } from "../src/attention/backend.ts";
 import type { Context } from "../src/context.ts";
@@ -79,6 +80,19 @@ describe("init", () => {
     expect(ranks[4]!.mesh.group("dp").ranks).toEqual([1, 4]);
     expect(ranks[4]!.mesh.group("dp").rank).toBe(1);
     expect(() => ranks[0]!.mesh.group("tp")).toThrow(/one of the axes dp, sp, received "tp"/);
+  });
+
+  test("a context and its groups are formatted without their devices", async () => {
+    const ranks = await referenceWorld(6, { mesh: { dp: 2, sp: 3 } });
+    const text = "Context rank 4 of 6 (dp 1 of 2, sp 1 of 3) on reference:4, seed 0, backends local";
+    expect([inspect(ranks[4]), `${ranks[4]}`]).toEqual([text, text]);
+    expect(inspect({ ctx: ranks[4] })).toBe(`{\n  ctx: ${text}\n}`);
+    const ctx = await start({ rank: 0, worldSize: 1 });
+    const group = "ProcessGroup world, rank 0 of 1 on reference:0";
+    expect([inspect(ctx.world), `${ctx.world}`]).toEqual([group, group]);
+    expect(inspect(ctx.mesh)).toContain(`world: ${group},`);
+    await ctx.close();
+    expect(inspect(ctx)).toMatch(/, closed$/);
   });
 
   test("arranges ranks by host, so that groups along inner axes stay within a host", async () => {

@@ -1,3 +1,4 @@
+import { inspect } from "node:util";
 import { fromArray, Linear, Module, OptionError, StateDictError, type Tensor } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import {
@@ -390,6 +391,25 @@ class GradientDescent extends Optimizer {
     for (const sum of Object.values(state)) kernels.binary("add", sum, sum, gradient);
   }
 }
+
+test("inspect and String format an optimizer without its tensors", () =>
+  onOneRank(async (ctx) => {
+    using model = new Linear(ctx, 3, 2);
+    using optimizer = new AdamW(model, { lr: 0.01 });
+    const text = "AdamW(lr 0.01; 0 steps; 2 parameters of 8 elements)";
+    expect([inspect(optimizer), `${optimizer}`, inspect({ optimizer })]).toEqual([
+      text,
+      text,
+      `{ optimizer: ${text} }`,
+    ]);
+    class Named extends ScheduleFreeAdamW {
+      override toString(): string {
+        return "Named";
+      }
+    }
+    using named = new Named(model);
+    expect(inspect(named)).toBe("Named");
+  }));
 
 describe("a custom optimizer", () => {
   test.each(["float32", "bfloat16"] as const)("has only the state tensors that it declares, %s", (dtype) =>

@@ -1,3 +1,4 @@
+import { inspect } from "node:util";
 import { checkTensor } from "../arguments.ts";
 import type { Device, TraceEvent } from "../device.ts";
 import { ClosedError, DTypeError, OptionError, ShapeError, expectValue, formatValue } from "../errors.ts";
@@ -91,6 +92,17 @@ export abstract class CheckedGroup implements ProcessGroup {
 
   get size(): number {
     return this.ranks.length;
+  }
+
+  static {
+    // `console.log` of a mesh must not print the device of each group.
+    Object.defineProperty(this.prototype, inspect.custom, { value: this.prototype.toString });
+  }
+
+  /** Returns name, rank and device, as shown by `console.log`. */
+  toString(): string {
+    const { name, rank, size, device } = this;
+    return `ProcessGroup ${name}, rank ${rank} of ${size} on ${device.type}:${device.index}`;
   }
 
   /** Enqueues a collective with valid arguments. `label` is the caller's label, or "". */

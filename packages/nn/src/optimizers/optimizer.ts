@@ -1,3 +1,4 @@
+import { inspect } from "node:util";
 import {
   defineOptions,
   expectValue,
@@ -392,6 +393,20 @@ export abstract class Optimizer implements Disposable {
 
   /** Restores the numbers that `numbers` returned. */
   protected setNumbers(_numbers: Readonly<Record<string, number>>): void {}
+
+  static {
+    const value = function (this: Optimizer) {
+      return this.toString();
+    };
+    Object.defineProperty(this.prototype, inspect.custom, { value });
+  }
+
+  /** Returns the learning rate, the numbers of steps and of parameters, and the state, as shown by `console.log`. */
+  toString(): string {
+    const elements = this.slots.reduce((sum, { parameter }) => sum + parameter.size, 0);
+    const parameters = `${this.slots.length} parameters of ${elements} elements`;
+    return `${this.#kind}(lr ${this.lr}; ${this.steps} steps; ${parameters})`;
+  }
 
   /** Disposes the state of the parameters. The parameters themselves belong to the model. */
   dispose(): void {
