@@ -13,7 +13,7 @@ import { add } from "../src/ops/pointwise.ts";
 import { keep, scope } from "../src/scope.ts";
 import type { Tensor } from "../src/tensor.ts";
 import { runUntracked, TensorTracker, track } from "../src/tracking.ts";
-import { ReferenceDevice } from "./reference/index.ts";
+import { createLeaf, readGrad, ReferenceDevice } from "./reference/index.ts";
 
 setFlagsFromString("--expose-gc");
 const collectGarbage = runInNewContext("gc") as () => void;
@@ -24,14 +24,6 @@ beforeEach(() => {
 });
 
 const allocatedBytes = () => device.memory().allocated;
-
-function createLeaf(...values: number[]): Tensor {
-  const x = fromArray(device, values, [values.length]);
-  x.requiresGrad = true;
-  return x;
-}
-
-const readGrad = async (x: Tensor) => [...(await x.grad!.read())];
 
 describe("scope", () => {
   test("releases everything created inside except the result", async () => {
@@ -292,7 +284,7 @@ describe("promises", () => {
 
 describe("autograd", () => {
   test("backward runs after the scope has ended and leaves no memory allocated", async () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     {
       using loss = scope(() => {
         const y = x.mul(x).tanh();
@@ -309,7 +301,7 @@ describe("autograd", () => {
   });
 
   test("a graph without a backward is freed with the scope", () => {
-    using x = createLeaf(1, 2);
+    using x = createLeaf(device, [1, 2]);
     scope(() => {
       x.square().tanh().sum();
     });
@@ -317,14 +309,14 @@ describe("autograd", () => {
   });
 
   test("gradients survive a scope around a whole step, and everything else is released", async () => {
-    const x = createLeaf(3);
+    const x = createLeaf(device, [3]);
     scope(() => x.square().sum().backward());
     expect(await readGrad(x)).toEqual([6]);
     expect(allocatedBytes()).toBe(8);
   });
 
   test("gradients accumulate in place over several scopes", async () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     let firstTensor: Tensor | null = null;
     for (let step = 1; step <= 3; step++) {
       scope(() => x.scale(step).sum().backward());
@@ -336,7 +328,7 @@ describe("autograd", () => {
   });
 
   test("gradients accumulate over micro-batches in one scope", async () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     scope(() => {
       for (let i = 1; i <= 2; i++) scope(() => x.square().scale(i).sum()).backward();
     });
@@ -345,7 +337,7 @@ describe("autograd", () => {
   });
 
   test("a gradient set inside a scope survives it", () => {
-    const x = createLeaf(1);
+    const x = createLeaf(device, [1]);
     scope(() => {
       x.grad = ones(device, [1]);
     });
@@ -353,7 +345,7 @@ describe("autograd", () => {
   });
 
   test("a checkpoint keeps only its inputs, and its body needs no `using`", async () => {
-    const x = createLeaf(1, 2, 3, 4);
+    const x = createLeaf(device, [1, 2, 3, 4]);
     using y = scope(() => checkpoint((each) => each.square().tanh().square(), x.scale(1)));
     // x, y, and the saved input of the checkpoint.
     expect(allocatedBytes()).toBe(3 * 16);
@@ -370,7 +362,7 @@ describe("autograd", () => {
   });
 
   test("a checkpoint whose body returns its input works within a scope", async () => {
-    const x = createLeaf(5);
+    const x = createLeaf(device, [5]);
     using y = scope(() => checkpoint((each) => each, x.scale(2)).sum());
     y.backward();
     expect(await readGrad(x)).toEqual([2]);

@@ -3,19 +3,12 @@ import { checkpoint } from "../../src/autograd/checkpoint.ts";
 import { fromArray, ones, zeros } from "../../src/creation.ts";
 import { add, mul, scale } from "../../src/ops/pointwise.ts";
 import { scope } from "../../src/scope.ts";
-import type { Shape } from "../../src/shape.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { ReferenceDevice } from "../reference/index.ts";
+import { createLeaf, ReferenceDevice } from "../reference/index.ts";
 
 // A backward adds to the existing gradient of a leaf in place, as in PyTorch.
 
 const device = new ReferenceDevice();
-
-function createLeaf(values: readonly number[], shape: Shape = [values.length]): Tensor {
-  const x = fromArray(device, values, shape);
-  x.requiresGrad = true;
-  return x;
-}
 
 const read = async (x: Tensor) => [...(await x.read())];
 
@@ -29,7 +22,7 @@ function addToGrad(x: Tensor, gradient: readonly number[]): void {
 describe("the tensor that is the gradient of a leaf", () => {
   test("remains valid and accumulates, whether or not a view of it exists", async () => {
     for (const hasView of [false, true]) {
-      using x = createLeaf([1, 2]);
+      using x = createLeaf(device, [1, 2]);
       addToGrad(x, [10, 20]);
       using gradient = x.grad!;
       using view = hasView ? gradient.detach() : null;
@@ -43,8 +36,8 @@ describe("the tensor that is the gradient of a leaf", () => {
 
   test("accumulates into a part of another tensor, also if it is not contiguous", async () => {
     using bucket = zeros(device, [3, 4]);
-    using x = createLeaf([0, 0]);
-    using y = createLeaf([0, 0, 0, 0], [2, 2]);
+    using x = createLeaf(device, [0, 0]);
+    using y = createLeaf(device, [0, 0, 0, 0], [2, 2]);
     x.grad = bucket.slice(0, 2).slice(1, 0, 4, 3).reshape([2]);
     y.grad = bucket.slice(0, 0, 2).slice(1, 1, 3).transpose(0, 1);
     for (let i = 0; i < 2; i++) addToGrad(x, [1, 2]);
@@ -53,7 +46,7 @@ describe("the tensor that is the gradient of a leaf", () => {
   });
 
   test("is replaced if several of its elements share memory", async () => {
-    using x = createLeaf([0, 0]);
+    using x = createLeaf(device, [0, 0]);
     using one = ones(device, [1]);
     x.grad = one.expand([2]);
     addToGrad(x, [1, 2]);
@@ -62,8 +55,8 @@ describe("the tensor that is the gradient of a leaf", () => {
   });
 
   test("may be passed to backward", async () => {
-    using x = createLeaf([1, 2, 3, 4], [2, 2]);
-    using w = createLeaf([0, 0, 0, 0], [2, 2]);
+    using x = createLeaf(device, [1, 2, 3, 4], [2, 2]);
+    using w = createLeaf(device, [0, 0, 0, 0], [2, 2]);
     addToGrad(x, [1, 10, 100, 1000]);
     // x is an operand twice, and both leaves receive the gradient of the sum without a copy.
     using sum = scope(() => add(add(x, x.transpose(0, 1)), add(x, w)));
@@ -73,8 +66,8 @@ describe("the tensor that is the gradient of a leaf", () => {
   });
 
   test("may be passed to the backward of a checkpoint", async () => {
-    using x = createLeaf([1, 2, 3, 4], [2, 2]);
-    using w = createLeaf([0, 0, 0, 0], [2, 2]);
+    using x = createLeaf(device, [1, 2, 3, 4], [2, 2]);
+    using w = createLeaf(device, [0, 0, 0, 0], [2, 2]);
     addToGrad(x, [1, 10, 100, 1000]);
     using sum = scope(() => checkpoint((w) => add(add(x, x.transpose(0, 1)), w), w));
     sum.backward(x.grad!);
@@ -84,8 +77,8 @@ describe("the tensor that is the gradient of a leaf", () => {
 });
 
 test("a backward rejects a saved gradient that another backward has added to", () => {
-  using x = createLeaf([1, 2]);
-  using w = createLeaf([3, 4]);
+  using x = createLeaf(device, [1, 2]);
+  using w = createLeaf(device, [3, 4]);
   addToGrad(x, [1, 1]);
   using product = mul(x.grad!, w);
   addToGrad(x, [1, 1]);

@@ -9,24 +9,16 @@ import { concatenate } from "../../src/ops/concatenate.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import { scope } from "../../src/scope.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { ReferenceDevice } from "../reference/index.ts";
+import { createLeaf, readGrad, ReferenceDevice } from "../reference/index.ts";
 
 let device: ReferenceDevice;
 beforeEach(() => {
   device = new ReferenceDevice();
 });
 
-function createLeaf(...values: number[]): Tensor {
-  const x = fromArray(device, values, [values.length]);
-  x.requiresGrad = true;
-  return x;
-}
-
-const readGrad = async (x: Tensor) => [...(await x.grad!.read())];
-
 describe("the tape", () => {
   test("accumulates gradients over all paths and over several backwards", async () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     using y = add(mul(x, x), scale(x, 3));
     using loss = sum(y);
     loss.backward();
@@ -37,7 +29,7 @@ describe("the tape", () => {
   });
 
   test("leaves grad null for tensors that do not require a gradient", async () => {
-    const x = createLeaf(1);
+    const x = createLeaf(device, [1]);
     const y = full(device, [1], 2);
     using z = mul(x, y);
     z.backward();
@@ -46,13 +38,13 @@ describe("the tape", () => {
   });
 
   test("accepts a leaf as the root", async () => {
-    const x = createLeaf(5);
+    const x = createLeaf(device, [5]);
     x.backward();
     expect(await readGrad(x)).toEqual([1]);
   });
 
   test("passes through disposed intermediate results", async () => {
-    const x = createLeaf(3);
+    const x = createLeaf(device, [3]);
     const y = square(x);
     using z = square(y);
     y.dispose();
@@ -61,7 +53,7 @@ describe("the tape", () => {
   });
 
   test("supports a graph of 20 000 operations and leaves no memory allocated", async () => {
-    const x = createLeaf(1);
+    const x = createLeaf(device, [1]);
     let y = scale(x, 1);
     for (let i = 0; i < 20_000; i++) {
       using valueBeforeWrite = y;
@@ -76,7 +68,7 @@ describe("the tape", () => {
   });
 
   test("frees a long graph that is dropped without a backward", () => {
-    const x = createLeaf(1);
+    const x = createLeaf(device, [1]);
     let y = square(x);
     for (let i = 0; i < 20_000; i++) {
       using valueBeforeWrite = y;
@@ -88,7 +80,7 @@ describe("the tape", () => {
   });
 
   test("gives each leaf a contiguous gradient with its own storage", async () => {
-    const [x, y] = [createLeaf(1, 2), createLeaf(3, 4)];
+    const [x, y] = [createLeaf(device, [1, 2]), createLeaf(device, [3, 4])];
     using sum = add(x, y);
     using seed = ones(device, [1]);
     using expandedSeed = seed.expand([2]);
@@ -99,7 +91,7 @@ describe("the tape", () => {
   });
 
   test("does not write to the gradient argument", async () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     using seed = fromArray(device, [1, 1], [2]);
     x.backward(seed);
     x.backward(seed);
@@ -108,7 +100,7 @@ describe("the tape", () => {
   });
 
   test("accumulates into the existing gradient in place", () => {
-    const x = createLeaf(1);
+    const x = createLeaf(device, [1]);
     for (let i = 0; i < 2; i++) {
       using y = square(x);
       y.backward();
@@ -122,7 +114,7 @@ describe("the tape", () => {
 
 describe("validation in autograd", () => {
   test("rejects a second backward through the same graph", () => {
-    const x = createLeaf(1);
+    const x = createLeaf(device, [1]);
     using y = square(x);
     y.backward();
     expect(() => y.backward()).toThrow(AutogradError);
@@ -134,7 +126,7 @@ describe("validation in autograd", () => {
   });
 
   test("rejects a missing gradient for several elements, and a gradient of another shape or dtype", () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     using y = square(x);
     expect(() => y.backward()).toThrow(/a scalar, or a gradient argument, received \[2\]; reduce/);
     expect(() => y.backward(ones(device, [3]))).toThrow(/a gradient of shape \[2\] float32, received \[3\] float32/);
@@ -148,7 +140,7 @@ describe("validation in autograd", () => {
       backward: () => [zeros(device, [3])],
     });
     {
-      using x = createLeaf(1);
+      using x = createLeaf(device, [1]);
       using y = wrongShapeOp([x], undefined);
       expect(() => y.backward()).toThrow(/backward of wrong, input 0: expected a gradient of shape \[1\]/);
     }
@@ -162,7 +154,7 @@ describe("validation in autograd", () => {
       backward: ({ x, y }, dOut) => [mul(dOut, y), mul(dOut, x)],
     });
     {
-      using x = createLeaf(2, 3);
+      using x = createLeaf(device, [2, 3]);
       using y = fromArray(device, [5, 7], [2]);
       using product = multiply([x, y], undefined);
       using gradient = ones(device, [2]);
@@ -175,7 +167,7 @@ describe("validation in autograd", () => {
   });
 
   test("rejects a disposed input", () => {
-    const x = createLeaf(1);
+    const x = createLeaf(device, [1]);
     x.dispose();
     expect(() => square(x)).toThrow(DisposedError);
   });
@@ -183,7 +175,7 @@ describe("validation in autograd", () => {
 
 describe("noGrad, enableGrad and detach", () => {
   test("record operations only inside enableGrad or outside noGrad, and restore the mode after an error", () => {
-    const x = createLeaf(1);
+    const x = createLeaf(device, [1]);
     expect(noGrad(() => square(x)).node).toBeUndefined();
     expect(noGrad(() => enableGrad(() => square(x))).node).toBeDefined();
     expect(() =>
@@ -195,7 +187,7 @@ describe("noGrad, enableGrad and detach", () => {
   });
 
   test("detach removes the gradient history", () => {
-    const x = createLeaf(1);
+    const x = createLeaf(device, [1]);
     expect(square(x).detach().requiresGrad).toBe(false);
   });
 });
@@ -221,7 +213,7 @@ describe("defineOp", () => {
         return [dx];
       },
     });
-    const x = createLeaf(2);
+    const x = createLeaf(device, [2]);
     using y = cube([x], undefined);
     expect(freedTensors[0]!.isDisposed).toBe(false);
     y.backward();
@@ -237,7 +229,7 @@ describe("defineOp", () => {
       forward: ([a]: [Tensor, Tensor]) => ({ output: scaleCopy(a), saved: {} }),
       backward: (_, dOut) => [dOut, dOut],
     });
-    const [x, y] = [createLeaf(1), createLeaf(2)];
+    const [x, y] = [createLeaf(device, [1]), createLeaf(device, [2])];
     using z = identityOp([x, y], undefined);
     z.backward();
     expect(await readGrad(x)).toEqual([1]);
@@ -259,7 +251,7 @@ function scaleCopy(x: Tensor): Tensor {
 
 describe("checkpoint", () => {
   test("does not dispose an input that the body returns", async () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     using y = checkpoint((each) => each, x);
     using z = noGrad(() => checkpoint((each) => each, x));
     expect([x.isDisposed, y === x, z === x]).toEqual([false, false, false]);
@@ -269,7 +261,7 @@ describe("checkpoint", () => {
   });
 
   test("does not dispose a captured tensor that the body returns, and gives it a gradient", async () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     using constant = ones(device, [2]);
     using y = checkpoint(() => x);
     using z = checkpoint(() => constant);
@@ -279,7 +271,7 @@ describe("checkpoint", () => {
   });
 
   test("keeps only its input between forward and backward", () => {
-    const x = createLeaf(1, 2, 3, 4);
+    const x = createLeaf(device, [1, 2, 3, 4]);
     using y = checkpoint((x) => {
       using a = square(x);
       using b = tanh(a);
@@ -298,7 +290,7 @@ describe("checkpoint", () => {
 });
 
 test("10 000 training steps do not increase device memory", async () => {
-  const weight = createLeaf(0.5, -0.5);
+  const weight = createLeaf(device, [0.5, -0.5]);
   const x = fromArray(device, [1, 2, 3, 4], [2, 2]);
   for (let step = 0; step < 10_000; step++) {
     using y = mul(x, weight);
@@ -314,7 +306,7 @@ test("10 000 training steps do not increase device memory", async () => {
 
 describe("a leaf's gradient", () => {
   test("is rejected if it is set to another shape or dtype, or to a value that is not a tensor", () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     expect(() => (x.grad = ones(device, [3]))).toThrow(/^grad: expected a gradient of shape \[2\], received \[3\]$/);
     expect(() => (x.grad = ones(device, [2], { dtype: "bfloat16" }))).toThrow(DTypeError);
     expect(() => (x.grad = 1 as never)).toThrow(OptionError);
@@ -350,7 +342,7 @@ describe("a leaf's gradient", () => {
 });
 
 test("requiresGrad of an operation's result cannot be set to false, and detach() returns a tensor without it", () => {
-  using y = square(createLeaf(2));
+  using y = square(createLeaf(device, [2]));
   expect(() => (y.requiresGrad = false)).toThrow(
     /^requiresGrad: expected a leaf, to be set to false, received the result of square; use x\.detach\(\)/,
   );

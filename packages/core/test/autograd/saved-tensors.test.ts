@@ -13,22 +13,16 @@ import { kernelSchema } from "../../src/kernels/schema.ts";
 import { Linear } from "../../src/modules/linear.ts";
 import { linear } from "../../src/ops/linear.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { ReferenceDevice } from "../reference/index.ts";
+import { createLeaf, ReferenceDevice } from "../reference/index.ts";
 
 let device: ReferenceDevice;
 beforeEach(() => {
   device = new ReferenceDevice();
 });
 
-function createLeaf(...values: number[]): Tensor {
-  const x = fromArray(device, values, [values.length]);
-  x.requiresGrad = true;
-  return x;
-}
-
 describe("backward after a saved tensor was mutated", () => {
   test("throws an error that names the operation, the tensor and the mutating kernel", () => {
-    const [x, y] = [createLeaf(1, 2), createLeaf(3, 4)];
+    const [x, y] = [createLeaf(device, [1, 2]), createLeaf(device, [3, 4])];
     using product = x.mul(y);
     device.kernels.fill(y, 0);
     expect(() => product.backward(ones(device, [2]))).toThrow(
@@ -42,7 +36,7 @@ describe("backward after a saved tensor was mutated", () => {
   });
 
   test("throws for a host write through a view, and for a mutated output", () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     using squaredInput = x.square();
     {
       using view = x.detach();
@@ -50,14 +44,14 @@ describe("backward after a saved tensor was mutated", () => {
       device.write(viewPart, [7]);
     }
     expect(() => squaredInput.backward(ones(device, [2]))).toThrow(/backward of square: .*"x".*mutated by "write"/);
-    const z = createLeaf(1, 2);
+    const z = createLeaf(device, [1, 2]);
     using y = z.softmax();
     device.kernels.scalar("mul", y, y, 2);
     expect(() => y.backward(ones(device, [2]))).toThrow(/backward of softmax: .*"output".*mutated by "scalar"/);
   });
 
   test("throws for a mutated operand that requires no gradient", () => {
-    const x = createLeaf(1);
+    const x = createLeaf(device, [1]);
     using factor = ones(device, [1]);
     using y = x.mul(factor).tanh();
     device.kernels.fill(factor, 2);
@@ -65,7 +59,7 @@ describe("backward after a saved tensor was mutated", () => {
   });
 
   test("throws for a mutated input of a checkpoint", () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     using y = checkpoint((each) => each.square().sum(), x);
     device.kernels.fill(x, 3);
     expect(() => y.backward()).toThrow(/backward of checkpoint: expected "input 0" \[2\].*mutated by "fill"/);
@@ -85,7 +79,7 @@ describe("backward after a saved tensor was mutated", () => {
       backward: ({ table }, dOut) => [dOut.mul(table)],
     });
     const tables: Tensor[] = [];
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     using scratch = ones(device, [2]);
     using y = scaleByTableOp([x], scratch);
     device.kernels.fill(scratch, 5); // not saved, so no error
@@ -98,7 +92,7 @@ describe("backward after a saved tensor was mutated", () => {
 
   test("throws for a tensor that a collective mutated", async () => {
     await using ctx = await init({ device, collectives: singleRankGroup(), rank: 0, worldSize: 1 });
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     using y = x.square();
     ctx.world.allReduce(x).wait();
     expect(() => y.backward(ones(ctx, [2]))).toThrow(/backward of square: expected "x".*mutated by "allReduce"/);
@@ -141,7 +135,7 @@ describe("backward after a saved tensor was mutated", () => {
 
 describe("backward after a permitted mutation", () => {
   test("succeeds if the tensor is not saved, or is mutated before the forward or after the backward", async () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     device.kernels.fill(x, 2);
     using sum = x.add(x);
     device.kernels.fill(x, 3); // add saves nothing
@@ -153,7 +147,7 @@ describe("backward after a permitted mutation", () => {
   });
 
   test("succeeds if gradients accumulate over forwards and parameters are updated between steps", async () => {
-    const weight = createLeaf(1, 1);
+    const weight = createLeaf(device, [1, 1]);
     for (let step = 0; step < 3; step++) {
       for (let microBatch = 0; microBatch < 2; microBatch++) {
         using loss = weight.square().sum();

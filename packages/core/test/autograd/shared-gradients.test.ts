@@ -6,15 +6,9 @@ import { linear } from "../../src/ops/linear.ts";
 import { add, scale } from "../../src/ops/pointwise.ts";
 import { scope } from "../../src/scope.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { ReferenceDevice } from "../reference/index.ts";
+import { createLeaf, ReferenceDevice } from "../reference/index.ts";
 
 // Gradients in flight that share memory, and gradients that exist when a backward fails.
-
-function createLeaf(device: ReferenceDevice, values: readonly number[]): Tensor {
-  const x = fromArray(device, values, [values.length]);
-  x.requiresGrad = true;
-  return x;
-}
 
 const read = async (x: Tensor) => [...(await x.read())];
 

@@ -5,24 +5,16 @@ import { concatenate } from "../../src/ops/concatenate.ts";
 import { sum } from "../../src/ops/reduction.ts";
 import { scope } from "../../src/scope.ts";
 import type { Tensor } from "../../src/tensor.ts";
-import { ReferenceDevice } from "../reference/index.ts";
+import { createLeaf, readGrad, ReferenceDevice } from "../reference/index.ts";
 
 let device: ReferenceDevice;
 beforeEach(() => {
   device = new ReferenceDevice();
 });
 
-function createLeaf(...values: number[]): Tensor {
-  const x = fromArray(device, values, [values.length]);
-  x.requiresGrad = true;
-  return x;
-}
-
-const readGrad = async (x: Tensor) => [...(await x.grad!.read())];
-
 describe("slices of a tensor", () => {
   test("accumulate their gradients at their offsets in the gradient of the whole tensor", async () => {
-    const x = createLeaf(1, 2, 3, 4);
+    const x = createLeaf(device, [1, 2, 3, 4]);
     using y = scale(x, 2);
     using firstRows = y.slice(0, 0, 3);
     using lastRows = y.slice(0, 1, 4);
@@ -38,7 +30,7 @@ describe("slices of a tensor", () => {
   });
 
   test("do not write into a gradient that is shared with another tensor", async () => {
-    const x = createLeaf(1, 2);
+    const x = createLeaf(device, [1, 2]);
     using y = scale(x, 1);
     using firstElement = y.slice(0, 0, 1);
     using allElements = y.reshape([2]);
@@ -52,7 +44,7 @@ describe("slices of a tensor", () => {
   });
 
   test("allocate only one gradient of the whole tensor", async () => {
-    const x = createLeaf(...Array.from({ length: 1000 }, (_, i) => i));
+    const x = createLeaf(device, [...Array.from({ length: 1000 }, (_, i) => i)]);
     using y = scale(x, 1);
     using scopeResult = scope(() =>
       Array.from({ length: 10 }, (_, i) => sum(y.slice(0, 100 * i, 100 * (i + 1)))).reduce(add),
@@ -77,7 +69,7 @@ async function traceBackward(y: Tensor, gradient: Tensor): Promise<string[]> {
 
 describe("slices without common elements", () => {
   test("are copied to the gradient of the whole tensor, which is neither filled nor added to", async () => {
-    const x = createLeaf(1, 2, 3, 4, 5);
+    const x = createLeaf(device, [1, 2, 3, 4, 5]);
     using y = scale(x, 2);
     using parts = scope(() => concatenate(y.split([2, 0, 1, 2], 0).toReversed(), 0));
     using gradient = fromArray(device, [10, 20, 30, 40, 50], [5]);
@@ -86,7 +78,7 @@ describe("slices without common elements", () => {
   });
 
   test("are added to zeros if there are many gaps between them", async () => {
-    const x = createLeaf(...new Array<number>(200).fill(1));
+    const x = createLeaf(device, new Array<number>(200).fill(1));
     using y = scale(x, 1);
     // Each slice is between two gaps.
     using parts = scope(() =>
@@ -103,7 +95,7 @@ describe("slices without common elements", () => {
   });
 
   test("are freed if the gradient of the whole tensor cannot be allocated", async () => {
-    const x = createLeaf(...new Array<number>(1000).fill(1));
+    const x = createLeaf(device, new Array<number>(1000).fill(1));
     using y = scale(x, 1);
     const allocatedBefore = device.memory().allocated;
     {
