@@ -6,13 +6,14 @@ import { readAll, tensor } from "./values.ts";
 const mismatch =
   /rank 0 is at allReduce #1 \(world\) sum float32 \[1\], rank 1 at allReduce #1 \(world\) sum float32 \[2\]; /;
 
-/** Posts collectives that do not match, and waits until both ranks have failed. */
+/** Posts collectives that do not match, and waits until they have ended on both ranks. */
 async function openMismatchedRanks() {
   const ranks = await openRanks(2);
   const xs = ranks.devices.map((device, rank) => tensor(device, [1, 2].slice(0, rank + 1), [rank + 1]));
   const works = ranks.groups.map((group, rank) => group.allReduce(xs[rank]!));
-  // A mismatch that a rank finds while it closes is always reported. A call that shows the failure would report it.
-  await new Promise((resolve) => setTimeout(resolve, 300));
+  // A mismatch that a rank finds while it closes is always reported. A call that throws the failure would report it, but
+  // a trace only ends when the operations posted so far have.
+  await Promise.all(ranks.groups.map((group) => group.stopTrace()));
   return { ...ranks, xs, works };
 }
 
