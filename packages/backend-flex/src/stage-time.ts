@@ -4,6 +4,9 @@ import { defineOptions, option, type OptionsOf } from "@mosaic/core";
 // whose transfers start in order, and a port in each direction. `createStageSchedule` compares schedules by this
 // prediction.
 
+/** The number of buffers between which the stages of `stages.ts` alternate: those that are posted at a time. */
+export const NUM_BUFFERS = 2;
+
 const nonNegativeRange = { min: 0 } as const;
 const positiveRange = { above: 0 } as const;
 
@@ -329,7 +332,7 @@ class PassSimulation {
     for (let step = 0; step < numSteps; step++) {
       const stage = degree === 0 ? 0 : step - 1;
       const hasRemoteRows = stage >= 0 && stage < Math.max(1, degree);
-      const numPosted = Math.min(this.#stages.length, Math.max(stage, 0) + 2);
+      const numPosted = Math.min(this.#stages.length, Math.max(stage, 0) + NUM_BUFFERS);
       while (arrivalTimes.length < numPosted) arrivalTimes.push(this.#groupCast(arrivalTimes.length));
       if (hasRemoteRows) this.#waitForTransfer(arrivalTimes[stage]!);
       this.#attend(step, hasRemoteRows ? stage : undefined);

@@ -1,6 +1,7 @@
 import type { GroupCastOptions, KvBlock, ProcessGroup, QkvGrads, Tensor, Work } from "@mosaic/core";
 import { type Chunk, ChunkBuffers, rowsOf } from "@mosaic/core/context-parallel";
 import type { PassPlan } from "./plan.ts";
+import { NUM_BUFFERS } from "./stage-time.ts";
 
 /** One pass of a call on this rank. */
 export interface PassContext {
@@ -128,9 +129,6 @@ function rowMatrices({ wire }: Chunk, buffers: ChunkBuffers): Tensor[] {
     return buffers.takeOwnership(x.view({ shape: [rows, width], strides: [width, 1] }));
   });
 }
-
-/** The number of buffers between which stages alternate. */
-const NUM_BUFFERS = 2;
 
 /** Returns the buffer of a stage. */
 function slotName(stage: number): "even" | "odd" {

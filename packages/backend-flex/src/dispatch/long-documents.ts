@@ -22,11 +22,11 @@ export interface LongDocumentStart {
 }
 
 /**
- * Places each long document on few ranks, which it shares with no other long document, so that the rank of its last chunk owns enough of it. Swaps of
- * chunks hardly find such a placement, because they would first raise the time of this rank. The chunks of the document
- * are assigned by a search of their own, in which the other chunks of its ranks require no rows. Then the other documents
- * are assigned as by `documentGroupAssignment`. Returns undefined if no long document fits, if queries and keys are
- * different sequences, and for a cost model with hosts.
+ * Places each long document on few ranks, which it shares with no other long document, so that the rank of its last
+ * chunk owns enough of it. Swaps of chunks hardly find such a placement, because they would first raise the time of this
+ * rank. The chunks of the document are assigned by a search of their own, in which the other chunks of its ranks require
+ * no rows. Then the other documents are assigned as by `documentGroupAssignment`. Returns undefined if no long document
+ * fits, if queries and keys are different sequences, and for a cost model with hosts.
  */
 export function createLongDocumentStart(
   problem: DispatchProblem,
