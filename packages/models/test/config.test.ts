@@ -107,6 +107,9 @@ describe("missing fields have the defaults of transformers", () => {
     numFullLayers: 30,
     bases: [10_000],
   };
+  // The default of 32 KV heads does not divide 8.
+  const sizesOfQwen = { hidden_size: 128, num_attention_heads: 64 };
+  const qwenHeads = { numHeads: 64, numKvHeads: 32 };
   const gemma = {
     ...common,
     numKvHeads: 4,
@@ -133,25 +136,27 @@ describe("missing fields have the defaults of transformers", () => {
     [
       "qwen2",
       {
-        ...{ ...common, numKvHeads: 8, headDim: 8, maxLength: 32_768, attentionScale: 8 ** -0.5, eosTokenIds: [] },
+        ...{ ...common, ...qwenHeads, headDim: 2, maxLength: 32_768, attentionScale: 2 ** -0.5, eosTokenIds: [] },
         qkvBias: true,
       },
+      sizesOfQwen,
     ],
     [
       "qwen3",
       {
-        ...{ ...common, numKvHeads: 8, headDim: 128, maxLength: 32_768, attentionScale: 128 ** -0.5, eosTokenIds: [] },
+        ...{ ...common, ...qwenHeads, headDim: 128, maxLength: 32_768, attentionScale: 128 ** -0.5, eosTokenIds: [] },
         hasHeadNorms: true,
       },
+      sizesOfQwen,
     ],
     ["gemma2", { ...gemma, maxLength: 8192, attentionSoftcap: 50, logitSoftcap: 30, numFullLayers: 15 }],
     ["gemma3_text", { ...gemma, maxLength: 131_072, hasHeadNorms: true, numFullLayers: 5, bases: [10_000, 1_000_000] }],
-  ] as const)("%s", (model_type, defaults) => {
-    expect(describeDefaults({ model_type })).toEqual({ ...defaults, maxBatchLength: defaults.maxLength });
+  ] as const)("%s", (model_type, defaults, fields?) => {
+    expect(describeDefaults({ model_type, ...fields })).toEqual({ ...defaults, maxBatchLength: defaults.maxLength });
   });
 
   test("Qwen has a sliding window of 4096 from layer 28 on if use_sliding_window is set, unless it is null", () => {
-    const qwen = { model_type: "qwen2", use_sliding_window: true };
+    const qwen = { ...sizesOfQwen, model_type: "qwen2", use_sliding_window: true };
     expect(describeDefaults(qwen)).toMatchObject({ windows: [null, 4096], numFullLayers: 28 });
     expect(describeDefaults({ ...qwen, sliding_window: null })).toMatchObject({ windows: [null], numFullLayers: 30 });
   });
@@ -159,6 +164,16 @@ describe("missing fields have the defaults of transformers", () => {
   test("Mistral has 8 KV heads, whatever the number of heads", () => {
     expect(describeDefaults({ model_type: "mistral", num_attention_heads: 32 }).numKvHeads).toBe(8);
   });
+
+  test.each(["qwen2", "qwen3"])(
+    "%s requires the number of KV heads if its default does not divide the heads",
+    (model_type) => {
+      expect(() => describeDefaults({ model_type })).toThrow(
+        "num_key_value_heads: expected a divisor of num_attention_heads, 8, received undefined; " +
+          "add the field: its default in transformers, 32, is no divisor",
+      );
+    },
+  );
 
   test("null is no number of KV heads of their own, and no end token", () => {
     const fields = { num_attention_heads: 16, num_key_value_heads: null, eos_token_id: null };
@@ -171,7 +186,7 @@ describe("missing fields have the defaults of transformers", () => {
     expect(describeDefaults({ model_type: "mistral", ...fields })).toMatchObject({
       ...{ qkvBias: false, outBias: false, mlpBias: false },
     });
-    expect(describeDefaults({ model_type: "qwen2", ...fields })).toMatchObject({
+    expect(describeDefaults({ ...sizesOfQwen, model_type: "qwen2", ...fields })).toMatchObject({
       ...{ qkvBias: true, outBias: false, mlpBias: false },
     });
   });
@@ -283,6 +298,16 @@ describe("rotary embeddings have the precedence of transformers 5", () => {
     const expected = compute(ropeScaling.yarn({ factor: 4, originalLength: 128, ...options }));
     expect(parseYarn({ ...yarn, ...fields })).toEqual(expected);
     expect(parseYarn(yarn)).not.toEqual(expected);
+  });
+
+  test("yarn requires a factor, for which null is the ratio of the lengths", () => {
+    const parseFactor = (factor?: number | null) => {
+      const rope_parameters = { rope_type: "yarn", original_max_position_embeddings: 32, factor };
+      return describeRopes("llama2", { max_position_embeddings: 128, rope_parameters });
+    };
+    expect(parseFactor(null)).toEqual(parseFactor(4));
+    expect(parseFactor(null)).not.toEqual(parseFactor(2));
+    expect(() => parseFactor()).toThrow(/rope_parameters: factor: expected a number ≥ 1, received undefined; add the/);
   });
 
   test("yarn and dynamic extend the maximum length", () => {

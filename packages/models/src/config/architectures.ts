@@ -105,6 +105,7 @@ const mistral: Architecture = {
 const qwen2: Architecture = {
   ...llama,
   defaults: { maxLength: 32_768, isTied: false, eosTokenIds: [] },
+  numKvHeads: 32,
   biases: () => ({ qkvBias: true, outBias: false, mlpBias: false }),
   layerTypes: parseQwenLayerTypes,
 };

@@ -102,7 +102,11 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
   const defaultKvHeads = fields.isNull("num_key_value_heads") ? numHeads : (architecture.numKvHeads ?? numHeads);
   const numKvHeads = fields.size("num_key_value_heads", defaultKvHeads);
   if (numHeads % numKvHeads !== 0) {
-    throw fields.error("num_key_value_heads", `a divisor of num_attention_heads, ${numHeads}`, "correct the file");
+    const isAbsent = json.num_key_value_heads === undefined;
+    const remedy = isAbsent
+      ? `add the field: its default in transformers, ${numKvHeads}, is no divisor`
+      : "correct the file";
+    throw fields.error("num_key_value_heads", `a divisor of num_attention_heads, ${numHeads}`, remedy);
   }
   if (headDim % 2 !== 0) throw createHeadDimError(path, json, headDim);
   rejectQuantization(fields, json);

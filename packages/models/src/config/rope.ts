@@ -111,7 +111,11 @@ function parseScaling(
     case "llama3":
       return { scaling: parseLlama3Scaling(fields, originalLength), maxLength };
     case "yarn": {
-      const factor = fields.factor("factor", Math.max(1, maxLength / originalLength));
+      // As in transformers, the field is required, and null stands for the ratio of the lengths.
+      const factor = fields.factor(
+        "factor",
+        fields.isNull("factor") ? Math.max(1, maxLength / originalLength) : undefined,
+      );
       const scaling = parseYarnScaling(fields, { factor, originalLength });
       return { scaling, maxLength: Math.max(maxLength, Math.floor(originalLength * factor)) };
     }
