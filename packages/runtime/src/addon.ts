@@ -98,27 +98,43 @@ function unsupportedHostError({ packageName, description }: AddonFile, host: str
   return new AddonLoadError(errorDetails, { cause });
 }
 
-function explainLoadFailure({ packageName, description, path, requirements }: AddonFile, cause: unknown): string {
+function explainLoadFailure(file: AddonFile, cause: unknown): string {
+  const { packageName, description, path } = file;
   const reason = cause instanceof Error ? cause.message.split("\n")[0] : String(cause);
-  const platform = platformName();
-  const isAddonMissing = !existsSync(path);
-  const directory = packageName.replace("@mosaic", "packages");
-  const likelyCauses = isAddonMissing
-    ? [
-        `the addon was not built: run \`npm run build:native\` in ${directory} (needs ${requirements})`,
-        `a bundler moved the JavaScript away from the package: copy the package's prebuilds directory next to the bundle, or set MOSAIC_PREBUILDS to its path`,
-      ]
-    : [
-        "the addon and this JavaScript were built from different sources: rebuild it with `npm run build:native`",
-        "the addon was built for a different platform, libc or architecture: rebuild it with `npm run build:native`",
-        "the host's glibc is older than the glibc that the addon was built with: rebuild the addon on this host",
-        "the addon file is damaged: remove prebuilds and reinstall",
-      ];
+  const isMissing = !existsSync(path);
+  // Published packages contain no sources of addons.
+  const isCheckout = existsSync(resolve(path, "../../../native"));
+  const likelyCauses = isCheckout ? listCausesInCheckout(file, isMissing) : listCausesInInstallation(file, isMissing);
   return [
-    `${packageName}: cannot load ${description} (Node ${process.versions.node}, ${platform})`,
-    `  file: ${path}${isAddonMissing ? " (does not exist)" : ""}`,
+    `${packageName}: cannot load ${description} (Node ${process.versions.node}, ${platformName()})`,
+    `  file: ${path}${isMissing ? " (does not exist)" : ""}`,
     `  reason: ${reason}`,
     "Likely causes:",
     ...likelyCauses.map((likelyCause) => `  - ${likelyCause}`),
   ].join("\n");
+}
+
+function listCausesInCheckout({ packageName, requirements }: AddonFile, isMissing: boolean): readonly string[] {
+  const directory = packageName.replace("@mosaic", "packages");
+  const command = `\`npm run build:native\` in ${directory} (needs ${requirements})`;
+  if (isMissing) return [`the addon was not built: run ${command}`];
+  return [
+    `the addon and this JavaScript were built from different sources: rebuild it with ${command}`,
+    "the addon was built for a different platform, libc or architecture, or with a newer glibc: rebuild it on this host",
+  ];
+}
+
+function listCausesInInstallation({ packageName }: AddonFile, isMissing: boolean): readonly string[] {
+  const reinstall = "delete node_modules and install again";
+  if (isMissing) {
+    return [
+      `the installation of ${packageName} is incomplete: ${reinstall}`,
+      "a bundler moved the JavaScript away from the package: copy the package's prebuilds directory next to the bundle, or set MOSAIC_PREBUILDS to its path",
+    ];
+  }
+  return [
+    `the installed packages have different versions, which \`npm ls @mosaic/runtime ${packageName}\` lists: install the same version of all`,
+    "the addon is of another version, because it was copied next to a bundle or MOSAIC_PREBUILDS names it: copy the prebuilds directory of the installed package",
+    `the addon file is damaged: ${reinstall}`,
+  ];
 }

@@ -89,6 +89,36 @@ test("supported hosts get an error that states why the addon cannot be loaded", 
   }
 });
 
+test("the remedies are those of an installation, or in a checkout those of a build", () => {
+  const listCauses = (directory: string) => {
+    try {
+      loadFrom(join(directory, "prebuilds", file));
+    } catch (error) {
+      return (error as Error).message.split("\n").flatMap((line) => /^ {2}- (.*)/.exec(line)?.[1] ?? []);
+    }
+    throw new Error("the addon was loaded");
+  };
+  const [reinstall, build] = [
+    "delete node_modules and install again",
+    "`npm run build:native` in packages/test (needs nothing)",
+  ];
+  expect(listCauses(createDirectoryWith())).toEqual([
+    `the installation of @mosaic/test is incomplete: ${reinstall}`,
+    expect.stringMatching(/^a bundler moved the JavaScript .*, or set MOSAIC_PREBUILDS/),
+  ]);
+  expect(listCauses(createDirectoryWith(join("prebuilds", file)))).toEqual([
+    expect.stringContaining("which `npm ls @mosaic/runtime @mosaic/test` lists: install the same version of all"),
+    expect.stringContaining("copy the prebuilds directory of the installed package"),
+    `the addon file is damaged: ${reinstall}`,
+  ]);
+  const source = join("native", "addon.cc");
+  expect(listCauses(createDirectoryWith(source))).toEqual([`the addon was not built: run ${build}`]);
+  expect(listCauses(createDirectoryWith(source, join("prebuilds", file)))).toEqual([
+    `the addon and this JavaScript were built from different sources: rebuild it with ${build}`,
+    expect.stringMatching(/^the addon was built for a different platform, .*: rebuild it on this host$/),
+  ]);
+});
+
 test("a process without addons gets an error that names the options of Node", () => {
   const index = fileURLToPath(new URL("../dist/index.js", import.meta.url));
   const path = join(createDirectoryWith("addon.node"), "addon.node");
