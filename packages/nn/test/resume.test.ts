@@ -301,10 +301,14 @@ const invalidArguments = [
   ["model", { model: null }, /^OptionError: \w+: model: expected a Module, received null/],
 ] as const;
 
-test.each(invalidArguments)("an invalid %s on one rank is an error on every rank", async (_, changes, message) => {
+const invalidCalls = [0, 3].flatMap((stage) => invalidArguments.map((each) => [...each, stage as 0 | 3] as const));
+
+test.each(invalidCalls)("an invalid %s on one rank is an error on every rank (%o, %s, stage %i)", async (...call) => {
+  const [, changes, message, stage] = call;
   const directoryPath = directory();
-  await onMesh({ sp: 2 }, async (ctx) => {
+  await onMesh({ dp: 2 }, async (ctx) => {
     using model = buildModel(ctx);
+    if (stage !== 0) fullyShard(ctx, model, { stage });
     const validArguments = { path: join(directoryPath, "state"), model, options: {} };
     await saveCheckpoint(ctx, validArguments.path, { model });
     const args = (ctx.rank === 1 ? { ...validArguments, ...changes } : validArguments) as typeof validArguments;
@@ -313,10 +317,11 @@ test.each(invalidArguments)("an invalid %s on one rank is an error on every rank
       () => loadCheckpoint(ctx, args.path, { model: args.model }, args.options),
       ...("model" in changes ? [] : [() => findCheckpoint(ctx, args.path, args.options)]),
     ];
-    for (const call of calls) {
-      const error = String(await call().catch((reason: unknown) => reason));
+    for (const invalidCall of calls) {
+      const error = String(await invalidCall().catch((reason: unknown) => reason));
       expect(error).toMatch(ctx.rank === 1 ? message : /rank 0: .* received a failure on rank 1 \(/);
     }
+    await saveCheckpoint(ctx, validArguments.path, { model });
   });
 });
 

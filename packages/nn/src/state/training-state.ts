@@ -18,6 +18,7 @@ import { checkPath, FileError } from "../safetensors/format.ts";
 import { isMissing, toDType, toNumbers } from "../safetensors/read.ts";
 import { openReader, type SafetensorsReader } from "../safetensors/reader.ts";
 import type { StagedFile } from "../safetensors/staged-file.ts";
+import { listUnits } from "../sharding/flat-parameters.ts";
 import {
   awaitHostTensors,
   createMetaTensor,
@@ -101,7 +102,7 @@ async function save(
 ): Promise<void> {
   const { path } = call;
   const { model, data = null } = training;
-  const { state, writer } = collectState(ctx, training, call);
+  const { state, startWriter } = collectState(ctx, training, call);
   const stateMetadata: StateMetadata = {
     version: 1,
     seed: ctx.seed,
@@ -116,7 +117,7 @@ async function save(
     trainingIds.set(model, trainingId);
     return JSON.stringify({ ...stateMetadata, trainingId });
   };
-  if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, writer, formatMetadata });
+  if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, startWriter, formatMetadata });
   // `data` is formatted before the first await, so that the file has its contents at the call.
   let metadataJson = "";
   const paths = await runOnAllRanks(ctx, call.where, () => {
@@ -124,6 +125,7 @@ async function save(
     return path;
   });
   if (call.options.copies === "shared") checkSamePath("saveCheckpoint: path", paths);
+  const writer = startWriter();
   await runOnAllRanks(ctx, call.where, async () => {
     if (ctx.rank !== 0) return writer.participate();
     const stagedFile = await stageState(call, writer, { metadataJson });
@@ -141,8 +143,7 @@ interface RequestArguments {
 
 /**
  * Runs a collective call if its arguments are valid. Otherwise this rank sends its error in the first exchange of the
- * call, so that the ranks with valid arguments reject instead of waiting for it. If they gather the tensors of a sharded
- * model first, they reject with a CollectiveMismatchError.
+ * call, so that the ranks with valid arguments reject instead of waiting for it.
  */
 async function runRequest<T>(
   name: string,
@@ -167,12 +168,14 @@ async function runRequest<T>(
 
 interface CollectedState {
   readonly state: Pick<OptimizerState, "kind" | "numbers"> | undefined;
-  readonly writer: StateWriter;
+  /** Returns the writer. Called once, after the first exchange of the call. */
+  readonly startWriter: () => StateWriter;
 }
 
 /**
  * Collects the state to save. For a snapshot, ranks that write start to read it at once, so that it may change later.
- * For a sharded model, all ranks gather the tensors, one after the other.
+ * For a sharded model, all ranks gather the tensors, one after the other, after the exchange that checks the arguments
+ * of all ranks.
  */
 function collectState(ctx: Context, { model, optimizer }: TrainingState, call: CheckpointRequest): CollectedState {
   const optimizerState = optimizer?.shardedStateDict();
@@ -182,17 +185,23 @@ function collectState(ctx: Context, { model, optimizer }: TrainingState, call: C
     const addPrefix = (prefix: string, each: readonly ShardedEntry[]): ShardedEntry[] =>
       each.map((entry) => ({ ...entry, name: prefix + entry.name }));
     const allEntries = [...addPrefix("model.", listModelEntries(model)), ...addPrefix("optimizer.", entries)];
-    return { state, writer: new ChunkWriter(call.where, allEntries) };
+    const writer = new ChunkWriter(call.where, allEntries);
+    return { state, startWriter: () => writer };
   }
   const shouldReadValues = ctx.rank === 0 || call.options.copies === "perHost";
-  const pendingTensors = addPrefixes({
-    "optimizer.": startEntryCopies(entries, shouldReadValues),
-    "model.": startHostCopies(model.stateDict(), shouldReadValues),
-  });
-  const tensors = awaitHostTensors(pendingTensors);
-  // On ranks that write nothing, a failure of the device is reported by the device itself.
-  tensors.catch(() => {});
-  return { state, writer: new SnapshotWriter(tensors) };
+  const startSnapshot = (): StateWriter => {
+    const pendingTensors = addPrefixes({
+      "optimizer.": startEntryCopies(entries, shouldReadValues),
+      "model.": startHostCopies(model.stateDict(), shouldReadValues),
+    });
+    const tensors = awaitHostTensors(pendingTensors);
+    // On ranks that write nothing, a failure of the device is reported by the device itself.
+    tensors.catch(() => {});
+    return new SnapshotWriter(tensors);
+  };
+  if (listUnits(model.parameters()).length > 0) return { state, startWriter: startSnapshot };
+  const writer = startSnapshot();
+  return { state, startWriter: () => writer };
 }
 
 /** Writes the file of a checkpoint under a temporary name. */
@@ -212,19 +221,20 @@ async function stageState(
 
 interface SavedCheckpoint {
   readonly model: Module;
-  readonly writer: StateWriter;
+  readonly startWriter: () => StateWriter;
   readonly formatMetadata: () => string;
 }
 
 async function saveOnHosts(
   ctx: Context,
   call: CheckpointRequest,
-  { model, writer, formatMetadata }: SavedCheckpoint,
+  { model, startWriter, formatMetadata }: SavedCheckpoint,
 ): Promise<void> {
   const descriptions = await runOnAllRanks(ctx, call.where, () => {
     const text = formatMetadata();
     return { host: hostName(call.options), text: ctx.rank === 0 ? text : "" };
   });
+  const writer = startWriter();
   const metadataJson = descriptions[0]!.text;
   trainingIds.set(model, (JSON.parse(metadataJson) as StateMetadata).trainingId!);
   const hosts = groupByHost(descriptions.map(({ host }) => host));
