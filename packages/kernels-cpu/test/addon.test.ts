@@ -1,6 +1,7 @@
 import { mkdtempSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { inspect } from "node:util";
 import { AddonLoadError, OptionError, OutOfMemoryError } from "@mosaic/core";
 import { NativeHandle } from "@mosaic/runtime";
 import { afterEach, describe, expect, test, vi } from "vitest";
@@ -76,6 +77,15 @@ test("the number of threads is the option, else MOSAIC_THREADS, else a share of 
   }
   expect(() => cpu({ threads: 0 })).toThrow(/cpu: threads: expected an integer from 1 to 1024, received 0/);
   expect(() => cpu({ threads: 2 ** 40 })).toThrow(/cpu: threads: expected an integer from 1 to 1024/);
+});
+
+test("inspect and String format a device without its addon", () => {
+  using device = cpu({ threads: 1 });
+  expect([inspect(device), `${device}`, inspect({ device })]).toEqual([
+    "Device cpu:0",
+    "Device cpu:0",
+    "{ device: Device cpu:0 }",
+  ]);
 });
 
 test("unknown options and invalid values are rejected", () => {

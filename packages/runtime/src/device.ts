@@ -1,3 +1,4 @@
+import { inspect } from "node:util";
 import {
   type DType,
   type Device,
@@ -36,6 +37,16 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
     this.index = index;
     this.handle = handle;
     this.kernels = nativeKernels(this, handle);
+  }
+
+  static {
+    // `console.log` must not print the functions and the handle of the addon.
+    Object.defineProperty(this.prototype, inspect.custom, { value: this.prototype.toString });
+  }
+
+  /** Returns type and index, as shown by `console.log`. */
+  toString(): string {
+    return `Device ${this.type}:${this.index}`;
   }
 
   /** @throws OutOfMemoryError with the sizes involved; ClosedError after dispose. */
