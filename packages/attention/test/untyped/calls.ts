@@ -169,6 +169,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   shard: ({ ctx, tensor }) => [ctx, tensor(2, 4), 1, { placement: "zigzag", axes: ["sp"], length: 4 }],
   unshard: ({ ctx, tensor }) => [ctx, tensor(2, 4), 1, { placement: "zigzag", axes: ["sp"], length: 4 }],
   sequenceAxes: () => [{ sp: 2 }],
+  checkAxisNames: () => ["test: mesh", { dp: 2, sp: 2 }],
   coordinateOf: () => [1, { dp: 2, sp: 2 }],
   environmentFlag: () => ["MOSAIC_STACKS", { MOSAIC_STACKS: "1" }],
   dataParallelAxes: () => [{ dp: 1, sp: 2 }],
