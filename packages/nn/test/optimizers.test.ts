@@ -1,5 +1,5 @@
 import { inspect } from "node:util";
-import { fromArray, Linear, Module, OptionError, StateDictError, type Tensor } from "@mosaic/core";
+import { fromArray, full, Linear, Module, ones, OptionError, StateDictError, type Tensor, zeros } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
 import {
   AdamW,
@@ -275,6 +275,36 @@ describe("clipGradNorm", () => {
         }
       }),
   );
+
+  test("measures long, strided, shifted and empty gradients", () =>
+    onOneRank(async (ctx) => {
+      // More than two blocks of 8192 elements and a remainder, which is larger than the rest.
+      const values = generateNumbers(20_000, 4).map((x, i) => (i < 16_384 ? x : 10 * x));
+      using whole = fromArray(ctx, values, [20_000]);
+      const gradientViews = [
+        whole.reshape([100, 200]).transpose(0, 1),
+        whole.slice(0, 1000),
+        whole.slice(0, 3, 20_000, 7),
+        whole.slice(0, 0, 0),
+      ];
+      class Parameters extends Module {
+        readonly parameterList = gradientViews.map(({ shape }, i) => this.addParameter(String(i), ones(ctx, shape)));
+      }
+      using model = new Parameters();
+      for (const [i, parameter] of model.parameterList.entries()) parameter.grad = gradientViews[i]!;
+      using norm = clipGradNorm(model, Infinity);
+      const squares = values.map((x, i) => x * x * (1 + Number(i >= 1000) + Number(i % 7 === 3)));
+      expect((await norm.item()) / Math.sqrt(squares.reduce((sum, x) => sum + x))).toBeCloseTo(1, 6);
+    }));
+
+  test("is 0 if no gradient has an element, whatever the memory held before", () =>
+    onOneRank(async (ctx) => {
+      using model = new PointModel(zeros(ctx, [0]));
+      model.x.grad = zeros(ctx, [0]);
+      full(ctx, [1], Number.NaN).dispose(); // the next tensor of this size reuses its memory
+      using norm = clipGradNorm(model, 1);
+      expect(await norm.item()).toBe(0);
+    }));
 
   test("rejects a model without gradients and an invalid maxNorm", () =>
     onOneRank((ctx) => {
