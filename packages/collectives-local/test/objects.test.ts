@@ -2,6 +2,7 @@ import { setImmediate } from "node:timers/promises";
 import {
   allGatherObject,
   broadcastObject,
+  ClosedError,
   CollectiveMismatchError,
   type Context,
   MosaicError,
@@ -149,6 +150,20 @@ test("one rank communicates nothing", async () => {
   expect(await allGatherObject(ctx!, "x".repeat(1000))).toEqual(["x".repeat(1000)]);
   expect(await broadcastObject(ctx!, [1])).toEqual([1]);
   expect(await runOnAllRanks(ctx!, "test", () => 3)).toEqual([3]);
+});
+
+test("a closed context is rejected, also on one rank, where nothing would be sent", async () => {
+  for (const size of [1, 2]) {
+    const ranks = await openRanks(size);
+    await onAll(ranks, (ctx) => ctx.close());
+    const calls: readonly ((ctx: Context) => Promise<unknown>)[] = [
+      (ctx) => allGatherObject(ctx, 1),
+      (ctx) => broadcastObject(ctx, 1),
+      (ctx) => runOnAllRanks(ctx, "load", () => expect.unreachable()),
+    ];
+    for (const call of calls)
+      for (const error of await errorsOf(ranks, call)) expect(error).toBeInstanceOf(ClosedError);
+  }
 });
 
 test("a value of up to 186 bytes of JSON takes one message, a longer one takes two", async () => {
