@@ -1,4 +1,18 @@
-import { ClosedError, DisposedError, DTypeError, OptionError, type ReduceOp, ShapeError } from "@mosaic/core";
+import {
+  ClosedError,
+  type CollectiveOptions,
+  DisposedError,
+  type DType,
+  DTypeError,
+  type GroupCastPlan,
+  OptionError,
+  type ProcessGroup,
+  type ReduceOp,
+  type Shape,
+  ShapeError,
+  type Tensor,
+  type Work,
+} from "@mosaic/core";
 import { expect, test } from "vitest";
 import { local, world } from "../src/index.ts";
 import { TestDevice } from "./device.ts";
@@ -54,6 +68,31 @@ test("invalid operands are rejected before anything is sent, and the group remai
       ShapeError,
       /receive buffers that do not overlap any other transfer of the batch/,
     ],
+    [
+      () => group!.allGather(x, pairTensor, { counts: [2, 3] }),
+      ShapeError,
+      /allGather \(world\): expected out with 5 elements, received \[2,3\], 6 elements/,
+    ],
+    [
+      () => group!.reduceScatter(pairTensor, x, "sum", { counts: [2, 5] }),
+      ShapeError,
+      /reduceScatter \(world\): expected input with 7 elements, received \[2,3\], 6 elements/,
+    ],
+    [
+      () => group!.reduceScatter(pairTensor, x, "sum", { counts: [4, 2] }),
+      ShapeError,
+      /expected out with 4 elements, received \[2\], 2 elements/,
+    ],
+    [
+      () => group!.allToAll(pairTensor, x, { send: [1, 4], receive: [1, 1] }),
+      ShapeError,
+      /allToAll \(world\): expected input with 5 elements, received \[2,3\], 6 elements/,
+    ],
+    [
+      () => group!.allToAll(pairTensor, x, { send: [1, 5], receive: [1, 2] }),
+      ShapeError,
+      /expected out with 3 elements, received \[2\], 2 elements/,
+    ],
     [() => group!.broadcast(x, 2), OptionError, /a rank from 0 to 1.*2/],
     [() => group!.broadcast(x, 0.5), OptionError, /a rank from 0 to 1/],
     [() => group!.sendRecv([{ tensor: x, to: -1 }]), OptionError, /a rank from 0 to 1/],
@@ -70,6 +109,8 @@ test("invalid operands are rejected before anything is sent, and the group remai
     ],
     [() => group!.allToAll(x, x, { counts: [3, 3] } as object), OptionError, /among send, receive, label.*"counts"/],
     [() => group!.allReduce(x, "sum", { lable: "loss" } as object), OptionError, /options among label.*"lable"/],
+    [() => group!.recordCall(""), OptionError, /recordCall \(world\): expected a description of the call, received ""/],
+    [() => group!.recordCall(3 as never), OptionError, /expected a description of the call, received 3/],
     [() => group!.barrier({ label: 5 } as object), OptionError, /barrier \(world\): label: expected a string.*5/],
     [
       () => group!.allGather(x, tensor(device!, [1, 2, 3], [3]), { counts: Int32Array.of(3, 3) } as object),
@@ -94,6 +135,82 @@ test("invalid operands are rejected before anything is sent, and the group remai
   group!.allReduce(x).wait();
   ranks.groups[1]!.allReduce(y).wait();
   expect(Array.from(await y.read())).toEqual([2, 3, 4, 5, 6, 7]);
+});
+
+test("groupCast and groupReduce reject tensors that do not fit the plan, or one another, before anything is sent", async () => {
+  await using ranks = await openRanks(2);
+  const [group] = ranks.groups;
+  // Rank 0 sends rows 1 and 2 of at least 3, and receives 1 row.
+  const plan: GroupCastPlan = {
+    size: 2,
+    ranges: (sender, receiver) => (sender === receiver ? [] : [{ start: 1 - sender, length: 2 - sender }]),
+  };
+  const empty = (shape: Shape, dtype: DType = "float32"): Tensor => ranks.devices[0]!.empty(shape, dtype);
+  const [input, out] = [empty([2, 3, 4]), empty([2, 1, 4])];
+  const cast = (outputs: readonly Tensor[], inputs: readonly Tensor[]) => () => group!.groupCast(outputs, inputs, plan);
+  const reduce = (outputs: readonly Tensor[], inputs: readonly Tensor[]) => () =>
+    group!.groupReduce(outputs, inputs, plan);
+  const invalidCalls: [() => unknown, new (...args: never[]) => Error, RegExp][] = [
+    [cast([out], [empty([2, 2, 4])]), ShapeError, /groupCast \(world\): expected input\[0\] with at least 3 rows/],
+    [
+      cast([empty([2, 2, 4])], [input]),
+      ShapeError,
+      /expected out\[0\] with 1 rows, as in the plan, received \[2,2,4\]/,
+    ],
+    [reduce([input], [empty([2, 2, 4])]), ShapeError, /groupReduce \(world\): expected input\[0\] with 1 rows/],
+    [reduce([empty([2, 2, 4])], [out]), ShapeError, /expected out\[0\] with at least 3 rows/],
+    [
+      cast([empty([2, 1, 5])], [input]),
+      ShapeError,
+      /tensor 0: expected out and input .* except for rows, received \[2,1,5\] and \[2,3,4\]/,
+    ],
+    [cast([empty([2, 4])], [input]), ShapeError, /same shape except for rows, received \[2,4\] and \[2,3,4\]/],
+    [cast([empty([2, 1, 4, 1])], [input]), ShapeError, /same shape except for rows, received \[2,1,4,1\] and/],
+    [cast([empty([3])], [empty([3])]), ShapeError, /same shape except for rows, received \[3\] and \[3\]/],
+    [cast([empty([2, 1, 4], "bfloat16")], [input]), DTypeError, /tensor 0: expected out with the dtype of input/],
+    [reduce([empty([3, 4], "bfloat16")], [empty([1, 4], "bfloat16")]), DTypeError, /tensors of float32/],
+    [cast([out, out], [input]), OptionError, /non-empty arrays of the same length/],
+    [cast([], []), OptionError, /non-empty arrays of the same length/],
+    [cast([out, out], [input, input]), ShapeError, /receive buffers that do not overlap/],
+  ];
+  for (const [call, kind, message] of invalidCalls) {
+    expect(call).toThrow(kind);
+    expect(call).toThrow(message);
+  }
+  expect(group!.traffic().messagesSent).toBe(0);
+});
+
+test("every collective is traced with its label, by default the name of the group", async () => {
+  await using ranks = await openRanks(2);
+  const calls: readonly ((group: ProcessGroup, device: TestDevice, options?: CollectiveOptions) => Work)[] = [
+    (group, device, options) => group.allGather(device.empty([2], "float32"), device.empty([1], "float32"), options),
+    (group, device, options) =>
+      group.reduceScatter(device.empty([1], "float32"), device.empty([2], "float32"), "sum", options),
+    (group, device, options) => group.allReduce(device.empty([1], "float32"), "sum", options),
+    (group, device, options) => group.allToAll(device.empty([2], "float32"), device.empty([2], "float32"), options),
+    (group, device, options) => group.broadcast(device.empty([1], "float32"), 0, options),
+    (group, _, options) => group.barrier(options),
+    (group, device, options) =>
+      group.sendRecv(
+        [
+          { tensor: device.empty([1], "float32"), to: 1 - group.rank },
+          { tensor: device.empty([1], "float32"), from: 1 - group.rank },
+        ],
+        options,
+      ),
+  ];
+  for (const options of [undefined, { label: "step 3" }]) {
+    const traces = await Promise.all(
+      ranks.groups.map(async (group, rank) => {
+        group.startTrace();
+        for (const call of calls) call(group, ranks.devices[rank]!, options).wait();
+        await ranks.devices[rank]!.stream.synchronize();
+        return await group.stopTrace();
+      }),
+    );
+    for (const events of traces)
+      expect(events.map(({ label }) => label)).toEqual(calls.map(() => options?.label ?? "world"));
+  }
 });
 
 test("a rank may send to itself", async () => {

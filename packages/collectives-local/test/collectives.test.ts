@@ -91,6 +91,39 @@ describe.each(sizes)("%i ranks", (size) => {
     }
   });
 
+  test.each(["send", "receive"] as const)(
+    "allToAll with %s counts alone has equal shares in the other direction",
+    async (side) => {
+      await using ranks = await openRanks(size);
+      // With `send`, rank r receives r + 1 elements from each rank; with `receive`, rank s sends s + 1 to each.
+      const elementsBetween = (s: number, r: number): number => (side === "send" ? r : s) + 1;
+      const allRanks = ranks.groups.map((_, rank) => rank);
+      const sumOverRanks = (count: (rank: number) => number): number =>
+        allRanks.reduce((sum, rank) => sum + count(rank), 0);
+      const inputs = allRanks.map((s) =>
+        rankValues(
+          s,
+          sumOverRanks((r) => elementsBetween(s, r)),
+        ),
+      );
+      const outs = allRanks.map((r) => nanFilled(ranks.devices[r]!, [sumOverRanks((s) => elementsBetween(s, r))]));
+      ranks.groups.forEach((group, rank) => {
+        const input = tensor(ranks.devices[rank]!, inputs[rank]!, [inputs[rank]!.length]);
+        const counts = allRanks.map((peer) =>
+          side === "send" ? elementsBetween(rank, peer) : elementsBetween(peer, rank),
+        );
+        group.allToAll(outs[rank]!, input, { [side]: counts }).wait();
+      });
+      for (const r of allRanks) {
+        const receivedParts = allRanks.map((s) => {
+          const start = allRanks.slice(0, r).reduce((sum, previousRank) => sum + elementsBetween(s, previousRank), 0);
+          return inputs[s]!.subarray(start, start + elementsBetween(s, r));
+        });
+        expectSame(await outs[r]!.read(), concatenate(receivedParts));
+      }
+    },
+  );
+
   test("broadcast copies from every root, with barriers in between", async () => {
     await using ranks = await openRanks(size);
     for (let root = 0; root < size; root++) {
