@@ -1,5 +1,5 @@
 import { ring } from "@mosaic/backend-ring";
-import { type AttentionBackend, type Coordinate, local, masks } from "@mosaic/core";
+import { type AttentionBackend, contiguous, type Coordinate, local, masks } from "@mosaic/core";
 import { predict, type Profile, profiles, prove } from "@mosaic/planner";
 import { describe, expect, test } from "vitest";
 import { composed } from "../src/index.ts";
@@ -54,6 +54,58 @@ describe("the ranking", () => {
   test("depends only on the options", () => {
     expect(formatRanking(plan({ ...call, ...machine }))).toBe(formatRanking(planResult));
   });
+});
+
+test("within 1 % of time, fewer bytes between nodes come first, then less memory, then less time", () => {
+  const mask = masks.full();
+  const sortKeys = [
+    { ...call, mask, numKvHeads: 8, tokens: 65_536, gpusPerNode: 4, profile: "h100-ib400" },
+    { ...call, mask, numKvHeads: 8, tokens: 4096, nodes: 2, gpusPerNode: 2, profile: "cpu-local" },
+  ].map((options) => {
+    const { ranking } = plan(options as PlanOptions);
+    const simulated = ranking.filter(({ evaluatedBy }) => evaluatedBy === "simulation");
+    const minSeconds = Math.min(...simulated.map(({ seconds }) => seconds));
+    return simulated.map(({ seconds, bytesBetweenNodes, peakBytes }) => {
+      const bucket = Math.floor(Math.log(seconds / minSeconds) / Math.log(1.01));
+      return [bucket, bytesBetweenNodes, peakBytes, seconds] as const;
+    });
+  });
+  type SortKey = (typeof sortKeys)[number][number];
+  const compare = (a: SortKey, b: SortKey): number =>
+    a.map((value, i) => value - b[i]!).find((each) => each !== 0) ?? 0;
+  for (const keys of sortKeys) {
+    expect(keys).toEqual(keys.toSorted(compare));
+    // Neither time alone nor time after bytes gives this order.
+    expect(keys).not.toEqual(keys.toSorted((a, b) => a[3] - b[3]));
+    expect(keys).not.toEqual(keys.toSorted((a, b) => a[0] - b[0] || a[1] - b[1] || a[3] - b[3]));
+  }
+});
+
+test("estimated strategies that fit precede simulated ones that do not", () => {
+  // The two ranks with the fewest tokens are estimated, so that the simulation of all ranks has higher peaks.
+  const options: PlanOptions = {
+    ...{ ...call, mask: masks.full(), tokens: 65_536, gpusPerNode: 4, profile: "h100-ib400", simulate: 1 },
+    placement: contiguous([20_000, 18_000, 16_000, 11_536]),
+  };
+  const { best } = plan(options);
+  const { ranking } = plan({ ...options, memoryLimit: best.peakBytes - 1 });
+  const groups = ranking.map(({ evaluatedBy, fits }) => `${evaluatedBy} ${fits ? "fits" : "does not fit"}`);
+  expect(groups.filter((group, i) => group !== groups[i - 1])).toEqual([
+    "simulation fits",
+    "estimate fits",
+    "simulation does not fit",
+    "estimate does not fit",
+  ]);
+  for (const { fits, peakBytes } of ranking) expect(fits).toBe(peakBytes < best.peakBytes);
+});
+
+test("the default placement is zigzag for a causal mask, otherwise contiguous", () => {
+  const getPlacementName = (options: object) =>
+    plan({ ...call, gpusPerNode: 2, simulate: 1, ...options }).job.shape.placement.name;
+  expect(getPlacementName({})).toBe("zigzag");
+  expect(getPlacementName({ mask: undefined })).toBe("contiguous");
+  expect(getPlacementName({ mask: masks.slidingWindow(64) })).toBe("contiguous");
+  expect(getPlacementName({ placement: "striped" })).toBe("striped");
 });
 
 test("plan uses the profile of the device if none is given", () => {
