@@ -85,3 +85,12 @@ test("sends nothing if each document is on a single rank", async () => {
     }
   });
 });
+
+test("rejects a grid with another number of ranks than the axis", () => {
+  const trial = createEvenTrial(4);
+  const layout = layoutOf({ mesh: trial.mesh, axes: ["sp"], ...trial.queries });
+  const call = { at: { sp: 0 }, mask: trial.mask, queries: layout, keys: layout };
+  expect(() => mesh2dTraffic({ ...trial, shape: [2, 3], call })).toThrow(
+    "mesh2dTraffic: expected a grid of 4 ranks, received [2, 3], 6 ranks",
+  );
+});

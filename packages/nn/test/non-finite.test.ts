@@ -135,3 +135,17 @@ describe.each(kinds)("%o", (Kind) => {
     },
   );
 });
+
+test.each([
+  [1, ""],
+  [5, ""],
+  [7, ", and 2 more gradients"],
+])("the error for %i gradients lists at most five", (count, ending) => {
+  const norms = Array.from({ length: count }, (_, i) => ({ name: `p${i}`, norm: Number.NaN }));
+  const { message, parameters } = new NonFiniteError("AdamW", { step: 3, loss: undefined, norms });
+  const listed = norms.slice(0, 5).map(({ name }) => `the gradient of "${name}" has norm NaN`);
+  expect(message).toContain(
+    `AdamW, step 3: expected a finite loss and finite gradients, received ${listed.join(", ")}${ending};`,
+  );
+  expect(parameters).toEqual(norms.map(({ name }) => name));
+});

@@ -262,8 +262,12 @@ describe("clipGradNorm", () => {
         using model = new ThreeParameters();
         for (const [i, parameter] of model.parameterList.entries())
           parameter.grad = fromArray(ctx, gradientParts[i]!, parameter.shape);
+        const gradients = model.parameterList.map(({ grad }) => grad!);
+        const versions = gradients.map(({ storage }) => storage.version);
         using norm = clipGradNorm(model, maxNorm);
         expect((await norm.item()) / length).toBeCloseTo(1, 6);
+        // With Infinity, the norm is only measured.
+        expect(gradients.every(({ storage }, i) => storage.version === versions[i])).toBe(maxNorm === Infinity);
         const factor = Math.min(1, maxNorm / (length + 1e-6));
         for (const [i, parameter] of model.parameterList.entries()) {
           expect(
