@@ -68,6 +68,23 @@ describe("GenerationBatch", () => {
     },
   );
 
+  test("marks each step, and generate marks each token after the first, for mosaic-top", async () => {
+    await using folder = await writeFolder(models.mistral!);
+    await onRanks(oneRank, async (ctx) => {
+      using model = await loadModel(ctx, folder.path);
+      const markStep = vi.spyOn(ctx.world, "markStep");
+      using batch = new GenerationBatch(model, { maxTokens: 128 });
+      for (const call of calls.slice(0, 2)) batch.add(call);
+      for (let steps = 1; steps <= 3; steps++) {
+        await batch.step();
+        expect(markStep).toHaveBeenCalledTimes(steps);
+      }
+      markStep.mockClear();
+      await consumeStream(model.generate({ tokens: [1, 2], maxNewTokens: 5, eosTokenIds: [] }));
+      expect(markStep).toHaveBeenCalledTimes(4);
+    });
+  });
+
   test("processes a long prompt in parts between the tokens of other texts", async () => {
     await using folder = await writeFolder(models.mistral!);
     await onRanks(oneRank, async (ctx) => {
