@@ -101,3 +101,16 @@ test.each([1000, 6000])(
     expect(receivedRows.reduce((sum, rows) => sum + rows, 0) / problem.ranks / bounds.balancedRows).toBeLessThan(1.205);
   },
 );
+
+// 1.36 and 1.36 without the searches that continue from the best placement.
+test.each([1000, 2000])(
+  "further searches lower the rows of a placement whose time is near its bound, for documents of seed %i",
+  (seed) => {
+    const problem = createLongDocumentProblem(seed, 64, 0.8);
+    const { assignment, time } = solve(problem).best;
+    const bounds = computeBounds(problem);
+    const { receivedRows } = evaluateAssignment(problem, assignment);
+    expect(time / bounds.time).toBeLessThan(1.005);
+    expect(receivedRows.reduce((sum, rows) => sum + rows, 0) / problem.ranks / bounds.balancedRows).toBeLessThan(1.33);
+  },
+);

@@ -41,6 +41,13 @@ const TARGET_STAGES = [
   { factor: 1, seed: 779, threshold: 3 },
 ];
 const TARGET_GAP_SHARES = [0.5, 0.8];
+/**
+ * The searches with decreasing targets end before they converge. Further searches continue from the best placement, with
+ * its time as the target, and lower its rows. Their share of the visits is smaller for many chunks, which take longest.
+ */
+const CONTINUATION_SEEDS = [4242, 4243];
+const [CONTINUATION_SHARE, LARGE_CONTINUATION_SHARE] = [1 / 3, 1 / 6];
+const CONTINUATION_THRESHOLD = 1;
 /** The target time is higher for the start with long documents, because their fixed chunks leave fewer swaps. */
 const LONG_DOCUMENT_TIME_FACTOR = 1.005;
 /** Share of the visits that place long documents. */
@@ -106,7 +113,16 @@ export function solve(
       });
     }
   }
-  if (problem.chunks <= MAX_EXACT_CHUNKS && best.objective > attainableObjective) {
+  if (problem.chunks > MAX_EXACT_CHUNKS) {
+    const visitShare = problem.chunks <= MEDIUM_CHUNK_COUNT ? CONTINUATION_SHARE : LARGE_CONTINUATION_SHARE;
+    for (const seed of CONTINUATION_SEEDS) {
+      search(findBestCandidate(results), visitShare, {
+        targetTime: Math.max(targetTime, best.time),
+        seed,
+        threshold: CONTINUATION_THRESHOLD,
+      });
+    }
+  } else if (best.objective > attainableObjective) {
     best = findBestCandidate([
       best,
       ...results.map((each) => runDescent(problem, each, DESCENT_MAX_VISITS / results.length)),
