@@ -19,8 +19,9 @@ const NECKLACE_TOLERANCES = [0, 0.003, 0.01, 0.03];
 const RANK_BY_RANK_TOLERANCES = [0, 0.01];
 const GROUP_FILL_FACTORS = [1, 0.9, 0.75, 0.6];
 /**
- * Number of atoms that swaps visit: about 0.6 s on one core for 512 to 2048 chunks, and proportional for fewer or more.
- * The counts of more chunks do not fit in the cache, so that a visit takes longer.
+ * Number of atoms, of which each search visits a share. All searches take 0.6 to 1 s on one core for 512 to 2048 chunks,
+ * and proportional times for fewer or more. The counts of more chunks do not fit in the cache, so that a visit takes
+ * longer.
  */
 const [SEARCH_MAX_VISITS, LARGE_SEARCH_MAX_VISITS] = [1e8, 6.5e7];
 const [SMALL_CHUNK_COUNT, MEDIUM_CHUNK_COUNT, LARGE_CHUNK_COUNT] = [512, 1024, 2048];
@@ -43,7 +44,8 @@ const TARGET_STAGES = [
 const TARGET_GAP_SHARES = [0.5, 0.8];
 /**
  * The searches with decreasing targets end before they converge. Further searches continue from the best placement, with
- * its time as the target, and lower its rows. Their share of the visits is smaller for many chunks, which take longest.
+ * its time as the target, and mostly lower its rows. The share of visits of each is smaller for many chunks, so that 1 M
+ * rows on 256 ranks take less than a second.
  */
 const CONTINUATION_SEEDS = [4242, 4243];
 const [CONTINUATION_SHARE, LARGE_CONTINUATION_SHARE] = [1 / 3, 1 / 6];
