@@ -23,7 +23,7 @@ const cases: readonly (readonly [string, Mask])[] = [
 ];
 
 for (const [name, profile] of Object.entries(profilesByTopology)) {
-  test.each(cases)(`flex chooses a number of stages whose time is within 7 % of the best: %s, ${name}`, (_, mask) => {
+  test.each(cases)(`flex chooses a number of stages whose time is within 8 % of the best: %s, ${name}`, (_, mask) => {
     const placement = dispatch({ mask, length: tokens, ranks, chunkSize: 256 });
     const predictWithStages = (stages: number | undefined) =>
       predict({ ...sizes, mask, placement, backend: flex({ ...(stages !== undefined && { stages }) }) }, profile, {
@@ -33,7 +33,7 @@ for (const [name, profile] of Object.entries(profilesByTopology)) {
     const fixedPredictions = [0, 1, 2, 4].map(predictWithStages);
     for (const pass of ["forwardSeconds", "backwardSeconds"] as const) {
       const passSeconds = fixedPredictions.map((each) => each[pass]);
-      expect(chosenPrediction[pass]).toBeLessThanOrEqual(1.07 * Math.min(...passSeconds));
+      expect(chosenPrediction[pass]).toBeLessThanOrEqual(1.08 * Math.min(...passSeconds));
     }
   });
 }
