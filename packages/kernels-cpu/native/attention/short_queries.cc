@@ -33,7 +33,7 @@ int64_t panelCost(const MicroKernels& kernels, int64_t width, int64_t rows, int6
 }
 
 /// Returns the kernels of the panels that most heads are in: narrow if one narrow panel holds all rows, else medium or
-/// wide, whichever costs less.
+/// wide, whichever costs less. A task has room for a limited number of medium panels.
 const AttentionKernels& chooseKernels(const AttendArguments& args, const MicroKernels& kernels) {
   const int64_t rows = args.q.shape[2], groupSize = args.q.shape[1] / args.kv.k.shape[1];
   const int64_t narrowWidth = kernels.narrowAttention.width;
@@ -42,6 +42,8 @@ const AttentionKernels& chooseKernels(const AttendArguments& args, const MicroKe
   const int64_t headsPerPanel = narrowWidth / rows, panels = (groupSize + headsPerPanel - 1) / headsPerPanel;
   if (panels == 1 || panels * narrowWidth < mediumWidth) return kernels.narrowAttention;
   if (rows > mediumWidth / 2) return kernels.attention;
+  const int64_t headsPerMediumPanel = mediumWidth / rows;
+  if (groupSize > kMaxPanels * headsPerMediumPanel) return kernels.attention;
   const auto cost = [&](int64_t width) { return panelCost(kernels, width, rows, groupSize); };
   return cost(mediumWidth) <= cost(wideWidth) ? kernels.mediumAttention : kernels.attention;
 }

@@ -138,7 +138,8 @@ class Gemm {
     int64_t first, count;
   };
 
-  /// Returns the number of tasks for `rows` rows: blocks of at most kBlockRows, the same number for each thread.
+  /// Returns the number of tasks for `rows` rows: blocks of at most kBlockRows. It is a multiple of the number of
+  /// threads if there are enough tiles.
   int64_t countRowTasks(int64_t rows, int threads) const {
     const int64_t blocks = ceilDiv(rows, kBlockRows);
     if (threads == 1) return blocks;
