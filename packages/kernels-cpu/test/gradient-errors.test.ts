@@ -47,6 +47,28 @@ onEveryIsa("rounding errors of gradients", (device) => {
     }
   });
 
+  test("weights of a row sum to 1 for scores of up to 80", async () => {
+    const random = createGenerator(2);
+    const create = (shape: readonly number[], value: () => number): Tensor => {
+      const x = device().empty(shape, "float32");
+      device().write(x, Float32Array.from({ length: shape.reduce((a, b) => a * b) }, value));
+      return x;
+    };
+    const matrix = [1, 1, rows, columns];
+    const [q, k] = [create(matrix, () => 4.5 * random()), create(matrix, () => 4.5 * random())];
+    const [v, dOut] = [create(matrix, () => 0), create(matrix, () => 1)];
+    const [out, dq, dk, dv] = Array.from({ length: 4 }, () => create(matrix, () => 0));
+    const lse = create([1, 1, rows], () => Number.NEGATIVE_INFINITY);
+    const delta = create([1, 1, rows], () => 0);
+    const tile = { q: span, k: span, mask: masks.full().slices(rows, rows), scale: 1 };
+    device().kernels.attend({ out: out!, lse }, q, { k, v }, tile);
+    device().kernels.attendBackward({ dq: dq!, dk: dk!, dv: dv! }, q, { dOut, lse, delta }, { k, v }, tile);
+    const sums = new Float64Array(columns);
+    for (const [i, x] of (await dv!.read()).entries()) sums[i % columns]! += x;
+    for (const sum of sums) expect(Math.abs(sum / rows - 1)).toBeLessThan(2e-7);
+    for (const x of [q, k, v, dOut, out, dq, dk, dv, lse, delta]) x![Symbol.dispose]();
+  });
+
   test("sums over many rows lose no more digits than sums over few", async () => {
     const random = createGenerator(1);
     const dOut = Float32Array.from({ length: rows * columns }, () => 1.5 + random() / 2);

@@ -268,3 +268,28 @@ test("multiplies wide products into a strided result in strips of whole tiles", 
   const [expected, actual] = [await dense.read(), await strided.read()];
   expect(actual.findIndex((value, i) => value !== expected[i])).toBe(-1);
 });
+
+// Tasks are ranges of rows, or panels of columns. Some rows are fewer than the threads, or not a multiple of a tile.
+test.each(["float32", "bfloat16"] as const)(
+  "products in %s have the same bits for any number of threads",
+  async (dtype) => {
+    const [columns, depth] = [70, 600];
+    for (const rows of [17, 50, 130, 193, 577]) {
+      const results: Float32Array[] = [];
+      for (const threads of [1, 2, 3, 7]) {
+        using device = cpu({ threads });
+        const random = createGenerator(rows);
+        const [a, b] = [
+          [rows, depth],
+          [depth, columns],
+        ].map((shape) => createSample(device, shape, { dtype, value: random }).x);
+        for (const outDType of ["float32", dtype] as const) {
+          using out = device.empty([rows, columns], outDType);
+          device.kernels.matmul(out, a!, b!, false);
+          results.push(await out.read());
+        }
+      }
+      for (const [i, result] of results.entries()) expect(result).toEqual(results[i % 2]);
+    }
+  },
+);

@@ -1,6 +1,6 @@
 import type { DType, Slice } from "@mosaic/core";
 import { expect, test } from "vitest";
-import { createGenerator, createSample, dtypes, findMismatch, onEveryIsa, type Sample } from "./sample.ts";
+import { createGenerator, createSample, dtypes, findMismatch, type Layout, onEveryIsa, type Sample } from "./sample.ts";
 
 const [queries, keys, depth] = [4, 563, 32];
 
@@ -75,6 +75,37 @@ onEveryIsa("attention of a few queries to samples of different lengths", (device
       for (const { x } of [q, k, v]) x[Symbol.dispose]();
     },
   );
+});
+
+// Rows of V with unit stride are read in place. V with another stride is copied, and read by columns.
+onEveryIsa("attention of a few queries to values of any layout", (device) => {
+  test.each(dtypes)("has the same bits in %s", async (dtype) => {
+    // The scalar kernels fold 16 rows of dense 16-bit keys and values with lanes along the keys, in another order.
+    for (const heads of device().instructionSet === "scalar" ? [8, 16] : [4, 8, 16]) {
+      const random = createGenerator(heads);
+      const drawSample = (shape: readonly number[], layout: Layout): Sample =>
+        createSample(device(), shape, { dtype, value: random, layout });
+      const [q, k] = [
+        [1, heads, queries, depth],
+        [1, 1, keys, depth],
+      ].map((shape) => drawSample(shape, "dense"));
+      const results: Float32Array[] = [];
+      for (const layout of ["dense", "turned"] as const) {
+        const values = createGenerator(1);
+        const v = createSample(device(), [1, 1, keys, 96], { dtype, value: values, layout });
+        using out = device().empty([1, heads, queries, 96], "float32");
+        using lse = device().empty([1, heads, queries], "float32");
+        device().kernels.fill(lse, Number.NEGATIVE_INFINITY);
+        const spans = (length: number) => [{ start: 0, length, step: 1 }];
+        const tile = { q: spans(queries), k: spans(keys), mask: [full(0, keys)], scale: 1 };
+        device().kernels.attend({ out, lse }, q!.x, { k: k!.x, v: v.x }, tile);
+        results.push(await out.read());
+        v.x[Symbol.dispose]();
+      }
+      expect(results[1]).toEqual(results[0]);
+      for (const { x } of [q!, k!]) x[Symbol.dispose]();
+    }
+  });
 });
 
 /** Computes one row of attention in float64. */
