@@ -9,6 +9,7 @@ import {
   option,
   OptionError,
   type OptionsOf,
+  runOnAllRanks,
   type TraceEvent,
 } from "@mosaic/core";
 import { sumComputeAndWaitSeconds } from "./draw/intervals.ts";
@@ -64,7 +65,7 @@ export interface ContextTrace {
 export async function traceContext(ctx: Context, options: TraceContextOptions): Promise<ContextTrace> {
   checkContext("traceContext", ctx);
   const { directory, seconds, memoryInterval } = traceContextOptions.parse(options);
-  await makeDirectory(directory);
+  await runOnAllRanks(ctx, "traceContext", () => makeDirectory(directory));
   const clock = await clockOffset(ctx);
   const memory: MemorySample[] = [];
   const sampleMemory = (): void => {
