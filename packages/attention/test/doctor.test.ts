@@ -300,6 +300,10 @@ describe("mosaic-doctor", () => {
       code: 2,
       output: "mosaic-doctor: Unknown option '--jsno'; mosaic-doctor --help lists all options\n",
     });
+    expect(await runDoctorProcess(["--ports", "--json"])).toEqual({
+      code: 2,
+      output: "mosaic-doctor: Option '--ports' argument is ambiguous; mosaic-doctor --help lists all options\n",
+    });
   });
 });
 

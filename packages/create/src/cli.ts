@@ -46,7 +46,7 @@ function parseCommandLine(args: readonly string[]) {
     return parseArgs({ args: [...args], options, allowPositionals: true });
   } catch (error) {
     // Node's advice on positional arguments that begin with "-" follows the first sentence.
-    const [fault] = (error as Error).message.split(". To specify a positional argument");
+    const [fault] = (error as Error).message.split(/\. To specify a positional argument|\.\n/);
     throw new CreateError(`${fault}; npm create @mosaic -- --help lists all options`, { cause: error });
   }
 }

@@ -143,6 +143,9 @@ test("the command prints its version, and rejects unknown options in one sentenc
     status: 2,
     stderr: "@mosaic/create: Unknown option '--templat'; npm create @mosaic -- --help lists all options\n",
   });
+  expect(create(["project", "-t", "--help"]).stderr).toMatch(
+    /^@mosaic\/create: Option '-t' argument is ambiguous; npm create @mosaic -- --help lists all options\n$/,
+  );
 });
 
 test("a failed installation keeps the project and prints the commands that repeat it", () => {

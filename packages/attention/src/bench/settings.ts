@@ -106,7 +106,8 @@ function parseArgv(args: readonly string[]) {
   try {
     return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
   } catch (error) {
-    throw new UsageError(`${(error as Error).message}; mosaic-bench --help lists all options`, { cause: error });
+    const message = (error as Error).message.split("\n", 1)[0]!.replace(/\.$/, "");
+    throw new UsageError(`${message}; mosaic-bench --help lists all options`, { cause: error });
   }
 }
 

@@ -53,7 +53,8 @@ function parseArguments(args: readonly string[]) {
   try {
     return parseArgs({ args: [...args], options: { ...options, ...valueOptions }, strict: true }).values;
   } catch (error) {
-    throw new UsageError(`${(error as Error).message}; mosaic-doctor --help lists all options`);
+    const message = (error as Error).message.split("\n", 1)[0]!.replace(/\.$/, "");
+    throw new UsageError(`${message}; mosaic-doctor --help lists all options`);
   }
 }
 
