@@ -104,7 +104,13 @@ function explainLoadFailure(file: AddonFile, cause: unknown): string {
   const isMissing = !existsSync(path);
   // Published packages contain no sources of addons.
   const isCheckout = existsSync(resolve(path, "../../../native"));
-  const likelyCauses = isCheckout ? listCausesInCheckout(file, isMissing) : listCausesInInstallation(file, isMissing);
+  const prebuilds = process.env.MOSAIC_PREBUILDS;
+  const likelyCauses = [
+    ...(prebuilds
+      ? [`MOSAIC_PREBUILDS is ${prebuilds}: set it to the prebuilds directory of this version, or unset it`]
+      : []),
+    ...(isCheckout ? listCausesInCheckout(file, isMissing) : listCausesInInstallation(file, isMissing)),
+  ];
   return [
     `${packageName}: cannot load ${description} (Node ${process.versions.node}, ${platformName()})`,
     `  file: ${path}${isMissing ? " (does not exist)" : ""}`,

@@ -106,6 +106,9 @@ test("the remedies are those of an installation, or in a checkout those of a bui
     `the installation of @mosaic/test is incomplete: ${reinstall}`,
     expect.stringMatching(/^a bundler moved the JavaScript .*, or set MOSAIC_PREBUILDS/),
   ]);
+  process.env.MOSAIC_PREBUILDS = "/elsewhere";
+  expect(listCauses(createDirectoryWith())[0]).toMatch(/^MOSAIC_PREBUILDS is \/elsewhere: set it to .*, or unset it$/);
+  delete process.env.MOSAIC_PREBUILDS;
   expect(listCauses(createDirectoryWith(join("prebuilds", file)))).toEqual([
     expect.stringContaining("which `npm ls @mosaic/runtime @mosaic/test` lists: install the same version of all"),
     expect.stringContaining("copy the prebuilds directory of the installed package"),
