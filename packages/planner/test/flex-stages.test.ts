@@ -15,15 +15,16 @@ const profilesByTopology: Readonly<Record<string, Profile>> = {
   "one node": profiles["h100-ib400"],
 };
 const lengths = [1024, 300, 9000, 2700, 12, 5000, 6732, 8000];
-const cases: readonly (readonly [string, Mask])[] = [
-  ["full", masks.full()],
-  ["causal", masks.causal()],
-  ["window of 2048", masks.slidingWindow(2048)],
-  ["documents", masks.documents(lengths, "causal")],
+/** Masks, and the largest ratio of the time with the chosen number of stages to the best. */
+const cases: readonly (readonly [string, Mask, number])[] = [
+  ["full", masks.full(), 1.07],
+  ["causal", masks.causal(), 1.07],
+  ["window of 2048", masks.slidingWindow(2048), 1.07],
+  ["documents", masks.documents(lengths, "causal"), 1.08],
 ];
 
 for (const [name, profile] of Object.entries(profilesByTopology)) {
-  test.each(cases)(`flex chooses a number of stages whose time is within 8 % of the best: %s, ${name}`, (_, mask) => {
+  test.each(cases)(`flex chooses a number of stages whose time is close to the best: %s, ${name}`, (_, mask, maxRatio) => {
     const placement = dispatch({ mask, length: tokens, ranks, chunkSize: 256 });
     const predictWithStages = (stages: number | undefined) =>
       predict({ ...sizes, mask, placement, backend: flex({ ...(stages !== undefined && { stages }) }) }, profile, {
@@ -33,7 +34,7 @@ for (const [name, profile] of Object.entries(profilesByTopology)) {
     const fixedPredictions = [0, 1, 2, 4].map(predictWithStages);
     for (const pass of ["forwardSeconds", "backwardSeconds"] as const) {
       const passSeconds = fixedPredictions.map((each) => each[pass]);
-      expect(chosenPrediction[pass]).toBeLessThanOrEqual(1.08 * Math.min(...passSeconds));
+      expect(chosenPrediction[pass]).toBeLessThanOrEqual(maxRatio * Math.min(...passSeconds));
     }
   });
 }
