@@ -50,6 +50,7 @@ export function checkAxisNames(where: string, shape: Coordinate): void {
       where,
       expected: "axis names that begin with a letter or an underscore",
       received: invalidNames.map((axis) => JSON.stringify(axis)).join(", "),
+      remedy: "rename the axis, such as sp0 instead of 0",
     });
   }
   const name = Object.keys(shape).find((axis) => MISSPELT_NAME.test(axis) && !isDataParallelAxis(axis));

@@ -39,8 +39,8 @@ const layoutCache = new WeakCache<Placement, string, Layout>(MAX_CACHED_SHARDING
  * layout.spans({}); // => [{ start: 0, length: 10, step: 1 }]
  * ```
  * @throws OptionError for an axis that the mesh lacks or that is listed twice, for the name of a mesh axis that `init`
- * would reject, for a mesh axis length that is not an integer ≥ 1, for a length that is not an integer ≥ 0, and, from `spans`, for a coordinate outside the mesh;
- * ShapeError for a placement that violates its contract.
+ * would reject, for a mesh axis length that is not an integer ≥ 1, for a length that is not an integer ≥ 0, and, from
+ * `spans`, for a coordinate outside the mesh; ShapeError for a placement that violates its contract.
  */
 export function layoutOf(options: LayoutOptions): Layout {
   const { mesh, axes, placement: requestedPlacement, length } = layoutOptions.parse(options);

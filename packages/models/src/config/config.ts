@@ -104,7 +104,7 @@ export function parseConfig(path: string, json: unknown): ModelConfig {
   if (numHeads % numKvHeads !== 0) {
     const isAbsent = json.num_key_value_heads === undefined;
     const remedy = isAbsent
-      ? `add the field: its default in transformers, ${numKvHeads}, is no divisor`
+      ? `add the field; its default in transformers, ${numKvHeads}, does not divide ${numHeads}`
       : "correct the file";
     throw fields.error("num_key_value_heads", `a divisor of num_attention_heads, ${numHeads}`, remedy);
   }

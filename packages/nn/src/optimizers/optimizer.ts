@@ -401,7 +401,7 @@ export abstract class Optimizer implements Disposable {
     Object.defineProperty(this.prototype, inspect.custom, { value });
   }
 
-  /** Returns the learning rate, the numbers of steps and of parameters, and the state, as shown by `console.log`. */
+  /** Returns the learning rate and the numbers of steps and of parameters, as shown by `console.log`. */
   toString(): string {
     const elements = this.slots.reduce((sum, { parameter }) => sum + parameter.size, 0);
     const parameters = `${this.slots.length} parameters of ${elements} elements`;

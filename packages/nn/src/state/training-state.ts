@@ -72,7 +72,8 @@ const trainingIds = new WeakMap<Module, string>();
  *
  * By default, the host memory of the ranks that write holds the whole state as float32 until the promise resolves. With
  * `snapshot: false`, it holds 2 MiB at a time, and the device of a sharded model one gathered tensor. Training must then
- * not continue before the promise resolves.
+ * not continue before the promise resolves. The same holds for a model sharded by `fullyShard`, whose tensors are read
+ * after the ranks have compared their arguments.
  *
  * With `copies: "perHost"`, the first rank of each host writes the same file, with the `data` of rank 0, under a
  * temporary name. The files are renamed only when all hosts have them on disk with equal bytes.
