@@ -120,3 +120,21 @@ test("a directory that cannot be created or written is rejected before the trace
   await runUnprivileged(() => checkRejected(directory, "EACCES"));
   await ctx!.close();
 });
+
+test("a directory that is invalid on one rank is rejected on every rank, and the group remains usable", async () => {
+  const contexts = await world(2, { device: () => cpu({ threads: 1 }) });
+  writeFileSync(join(directory, "file"), "");
+  const errors = await Promise.all(
+    contexts.map((ctx) =>
+      traceContext(ctx, { directory: ctx.rank === 1 ? join(directory, "file") : directory }).catch(String),
+    ),
+  );
+  expect(errors).toEqual([
+    expect.stringMatching(
+      /traceContext, rank 0: expected success on every rank, received a failure on rank 1 \(.*EEXIST/,
+    ),
+    expect.stringMatching(/traceContext: directory: expected a directory that can be created and written/),
+  ]);
+  await Promise.all(contexts.map((ctx) => ctx.world.barrier()));
+  await Promise.all(contexts.map((ctx) => ctx.close()));
+});
