@@ -170,7 +170,7 @@ describe("missing fields have the defaults of transformers", () => {
     (model_type) => {
       expect(() => describeDefaults({ model_type })).toThrow(
         "num_key_value_heads: expected a divisor of num_attention_heads, 8, received undefined; " +
-          "add the field: its default in transformers, 32, is no divisor",
+          "add the field; its default in transformers, 32, does not divide 8",
       );
     },
   );
