@@ -24,17 +24,20 @@ const cases: readonly (readonly [string, Mask, number])[] = [
 ];
 
 for (const [name, profile] of Object.entries(profilesByTopology)) {
-  test.each(cases)(`flex chooses a number of stages whose time is close to the best: %s, ${name}`, (_, mask, maxRatio) => {
-    const placement = dispatch({ mask, length: tokens, ranks, chunkSize: 256 });
-    const predictWithStages = (stages: number | undefined) =>
-      predict({ ...sizes, mask, placement, backend: flex({ ...(stages !== undefined && { stages }) }) }, profile, {
-        keep: () => false,
-      });
-    const chosenPrediction = predictWithStages(undefined);
-    const fixedPredictions = [0, 1, 2, 4].map(predictWithStages);
-    for (const pass of ["forwardSeconds", "backwardSeconds"] as const) {
-      const passSeconds = fixedPredictions.map((each) => each[pass]);
-      expect(chosenPrediction[pass]).toBeLessThanOrEqual(maxRatio * Math.min(...passSeconds));
-    }
-  });
+  test.each(cases)(
+    `flex chooses a number of stages whose time is close to the best: %s, ${name}`,
+    (_, mask, maxRatio) => {
+      const placement = dispatch({ mask, length: tokens, ranks, chunkSize: 256 });
+      const predictWithStages = (stages: number | undefined) =>
+        predict({ ...sizes, mask, placement, backend: flex({ ...(stages !== undefined && { stages }) }) }, profile, {
+          keep: () => false,
+        });
+      const chosenPrediction = predictWithStages(undefined);
+      const fixedPredictions = [0, 1, 2, 4].map(predictWithStages);
+      for (const pass of ["forwardSeconds", "backwardSeconds"] as const) {
+        const passSeconds = fixedPredictions.map((each) => each[pass]);
+        expect(chosenPrediction[pass]).toBeLessThanOrEqual(maxRatio * Math.min(...passSeconds));
+      }
+    },
+  );
 }

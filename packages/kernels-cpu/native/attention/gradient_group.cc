@@ -244,9 +244,8 @@ class GradientGroup {
     }
   }
 
-  /// Multiplies dOut and delta of a row by the factor that its weights lack because lse · log2 e is rounded. All
-  /// gradients are linear in dOut and delta. Scores are multiplied by log2 e as float32 here and in `fold`, whose lse
-  /// this constant's error is part of: the weights of a row sum to 1.
+  /// Multiplies dOut and delta of a row, in which all gradients are linear, by the factor that its weights lack because
+  /// lse · log2 e is rounded. The error of log2 e as float32 is part of the lse of `fold`: the weights sum to 1.
   void scaleRow(const Panel& panel, int32_t r, float factor) const {
     panel.buffers.negDelta[r] *= factor;
     float* row = reinterpret_cast<float*>(panel.dOut) + r * rowStride_;
@@ -337,8 +336,7 @@ class GradientGroup {
     }
   }
 
-  /// Sums dk and dv of each strip over its range of rows, in parts of `kSumRows`; for bfloat16 at once, because longer
-  /// sums load and store dk and dv less often.
+  /// Sums dk and dv of each strip over its range of rows, in parts of `kSumRows`; bfloat16 at once, which is faster.
   void sumStrips(const KvRows& keys, const RowRange* stripRows) {
     for (int32_t strip = 0, next; strip * keysPerStrip_ < keys.count; strip = next) {
       const RowRange range = stripRows[strip];

@@ -135,6 +135,7 @@ test("a directory that is invalid on one rank is rejected on every rank, and the
     ),
     expect.stringMatching(/traceContext: directory: expected a directory that can be created and written/),
   ]);
-  await Promise.all(contexts.map((ctx) => ctx.world.barrier()));
+  for (const work of contexts.map((ctx) => ctx.world.barrier())) work.wait();
+  await Promise.all(contexts.map((ctx) => ctx.device.stream.synchronize()));
   await Promise.all(contexts.map((ctx) => ctx.close()));
 });
