@@ -19,6 +19,7 @@ const [resultsPath, machineName = "own"] = process.argv.slice(2);
 const machines: readonly Machine[] = resultsPath
   ? [{ path: resultsPath, name: machineName }]
   : [
+      { path: `${results}/2026-11-29-cpu-zen4.jsonl`, name: "zen4" },
       { path: `${results}/2026-11-23-cpu.jsonl`, name: "sapphire-rapids" },
       { path: `${results}/2026-11-24-cpu-zen5.jsonl`, name: "zen5" },
     ];
