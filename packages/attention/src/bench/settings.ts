@@ -1,6 +1,13 @@
-import { parseArgs } from "node:util";
 import { type DType, dtypeBytes, type Mask, type PlacementName } from "@mosaic/core";
-import { checkMaskLength, maskUsages, parseCount, parseMask, UsageError } from "@mosaic/strategies/command-line";
+import {
+  checkMaskLength,
+  maskUsages,
+  parseChoice,
+  parseCount,
+  parseMask,
+  parseOptions,
+  UsageError,
+} from "@mosaic/strategies/command-line";
 
 /** Settings of one run of `mosaic-bench`. */
 export interface BenchSettings {
@@ -71,7 +78,7 @@ Exit code: 0 on success; 1 if a backend cannot run; 2 if the command line is inv
  * UsageError.
  */
 export function parseBenchSettings(args: readonly string[]): BenchSettings | "help" | "version" {
-  const values = parseArgv(args);
+  const values = parseOptions("mosaic-bench", args, options);
   if (values.help) return "help";
   if (values.version) return "version";
   const numHeads = parseCount("heads", values.heads);
@@ -100,19 +107,4 @@ export function parseBenchSettings(args: readonly string[]): BenchSettings | "he
     json: values.json,
     svg: values.svg,
   };
-}
-
-function parseArgv(args: readonly string[]) {
-  try {
-    return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
-  } catch (error) {
-    const message = (error as Error).message.split("\n", 1)[0]!.replace(/\.$/, "");
-    throw new UsageError(`${message}; mosaic-bench --help lists all options`, { cause: error });
-  }
-}
-
-function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
-  const match = choices.find((choice) => choice === text);
-  if (match !== undefined) return match;
-  throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
 }

@@ -1,21 +1,15 @@
 // Each parser returns the value of an option, or reports what would be valid.
 import { readFileSync } from "node:fs";
-import { parseArgs } from "node:util";
 import { type DType, dtypeBytes, MosaicError, type PlacementName } from "@mosaic/core";
 import { maxRecordedRanks, parseProfile, type Profile, profiles } from "@mosaic/planner";
 import { type PlanOptions, resolveJob } from "../plan/job.ts";
 import { UsageError } from "./load.ts";
 import { checkMaskLength, maskUsages, parseMask } from "./mask.ts";
+import { parseChoice, parseOptions } from "./options.ts";
 import { parseBytes, parseCount } from "./quantity.ts";
 
 const dtypes: readonly DType[] = Object.keys(dtypeBytes) as DType[];
 const placements: readonly PlacementName[] = ["contiguous", "zigzag", "striped"];
-
-function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
-  const match = choices.find((choice) => choice === text);
-  if (match !== undefined) return match;
-  throw new UsageError(`--${name}: expected one of ${choices.join(", ")}, received "${text}"`);
-}
 
 /** Settings of one run of `mosaic-plan`. */
 export interface Settings {
@@ -116,13 +110,13 @@ Output
 Exit code: 0 on success; 1 if no strategy runs or fits, the proof fails, or the output cannot be written; 2 if the
 command line is invalid.`;
 
-type Values = ReturnType<typeof parseArgs<{ options: typeof options }>>["values"];
+type Values = ReturnType<typeof parseOptions<typeof options>>;
 
 /**
  * Parses the command line (without node and script). Returns "help" or "version" if it is requested; throws a UsageError.
  */
 export function parseSettings(args: readonly string[]): Settings | "help" | "version" {
-  const values = parseArgv(args);
+  const values = parseOptions("mosaic-plan", args, options);
   if (values.help) return "help";
   if (values.version) return "version";
   const { svg, tiles, trace, html, prove, json, all } = values;
@@ -155,15 +149,6 @@ export function parseSettings(args: readonly string[]): Settings | "help" | "ver
     html,
     prove,
   };
-}
-
-function parseArgv(args: readonly string[]): Values {
-  try {
-    return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
-  } catch (error) {
-    const message = (error as Error).message.split("\n", 1)[0]!.replace(/\.$/, "");
-    throw new UsageError(`${message}; mosaic-plan --help lists all options`, { cause: error });
-  }
 }
 
 /** Throws a UsageError for numbers that `plan` rejects, such as too many ranks. */
