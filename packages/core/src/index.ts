@@ -55,6 +55,7 @@ export type * from "./device.ts";
 export { environmentFlag } from "./environment-flag.ts";
 export * from "./errors.ts";
 export { init, initOptions, type InitOptions } from "./init.ts";
+export { inspectAsString } from "./inspect.ts";
 export { type LaunchEnvironment, launchEnvironment, localRank, localWorldSize } from "./launch-environment.ts";
 export { checkJsonValue } from "./json-value.ts";
 export {

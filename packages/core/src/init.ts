@@ -1,10 +1,10 @@
-import { inspect } from "node:util";
 import { type AttentionBackend, checkBackend, local } from "./attention/backend.ts";
 import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
 import type { Context } from "./context.ts";
 import { checkAxisNames, dataParallelAxis } from "./data-parallel.ts";
 import type { Device, TraceEvent } from "./device.ts";
 import { ClosedError, OptionError } from "./errors.ts";
+import { inspectAsString } from "./inspect.ts";
 import { launchEnvironment } from "./launch-environment.ts";
 import { type Coordinate, createMesh, type DeviceMesh } from "./mesh.ts";
 import * as option from "./option.ts";
@@ -236,8 +236,7 @@ class RankContext implements Context {
   }
 
   static {
-    // `console.log` must not print the device and the groups.
-    Object.defineProperty(this.prototype, inspect.custom, { value: this.prototype.toString });
+    inspectAsString(this.prototype);
   }
 
   /** Returns rank, mesh, device and backends, as shown by `console.log`. */

@@ -1,4 +1,3 @@
-import { inspect } from "node:util";
 import { backward } from "./autograd/backward.ts";
 import { type Edge, GradNode, isGradEnabled, type BackwardDefinition } from "./autograd/node.ts";
 import type { Device } from "./device.ts";
@@ -13,6 +12,7 @@ import {
   MosaicError,
   ShapeError,
 } from "./errors.ts";
+import { inspectAsString } from "./inspect.ts";
 import { readAfterChecks } from "./pending-checks.ts";
 import type { Sharding } from "./placement/placement.ts";
 import { checkViewBounds, formatShape, isContiguous, type Shape, numel, sameShape } from "./shape.ts";
@@ -322,8 +322,7 @@ export class Tensor implements Disposable, TensorInit {
 
   static {
     Object.defineProperty(this.prototype, tensorBrand, { value: true });
-    // `console.log` must not print the device of the tensor.
-    Object.defineProperty(this.prototype, inspect.custom, { value: this.prototype.toString });
+    inspectAsString(this.prototype);
   }
 
   /** Returns shape, dtype and device, as shown by `console.log`. Use `read` for the values. */

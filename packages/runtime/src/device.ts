@@ -1,4 +1,3 @@
-import { inspect } from "node:util";
 import {
   type DType,
   type Device,
@@ -12,6 +11,7 @@ import {
   type TraceEvent,
   contiguousStrides,
   formatShape,
+  inspectAsString,
   checkTensor,
   expectValue,
   checkDType,
@@ -40,8 +40,7 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
   }
 
   static {
-    // `console.log` must not print the functions and the handle of the addon.
-    Object.defineProperty(this.prototype, inspect.custom, { value: this.prototype.toString });
+    inspectAsString(this.prototype);
   }
 
   /** Returns type and index, as shown by `console.log`. */

@@ -200,6 +200,7 @@ export const byName: Readonly<Record<string, Arguments>> = {
   checkModule: () => ["test", new GELU()],
   expectValue: () => ["test", true, "text", 1],
   formatValue: () => [1],
+  inspectAsString: () => [{}],
   "initOptions.parse": ({ ctx }) => [{ device: ctx.device, mesh: { sp: 1 } }, "test"],
   "trafficOptions.parse": (f) => [{ mesh: { sp: 1 }, call: createCall(f), dtype: "float32" }, "test"],
   axisLength: () => ["test", { sp: 2 }, { axis: "sp", from: { sp: 0 } }],
@@ -442,6 +443,8 @@ export const byName: Readonly<Record<string, Arguments>> = {
   "collectives-ucx.world": () => [2, { spSize: 2, hosts: [0, 0], device: () => cpu({ threads: 1 }) }],
   // commands
   parseCount: () => ["tokens", "128k", 1],
+  parseChoice: () => ["placement", "zigzag", ["contiguous", "zigzag"]],
+  parseOptions: () => ["mosaic-bench", ["--ranks", "4"], { ranks: { type: "string" } }],
   parseMask: () => ["slidingWindow:4"],
   checkMaskLength: () => ["causal", core.masks.causal(), 4],
   // attention

@@ -1,7 +1,7 @@
-import { inspect } from "node:util";
 import { checkTensor } from "../arguments.ts";
 import type { Device, TraceEvent } from "../device.ts";
 import { ClosedError, DTypeError, OptionError, ShapeError, expectValue, formatValue } from "../errors.ts";
+import { inspectAsString } from "../inspect.ts";
 import { formatShape } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
 import { groupCastHash, rankGroupCast } from "./cast-plan.ts";
@@ -95,8 +95,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   }
 
   static {
-    // `console.log` of a mesh must not print the device of each group.
-    Object.defineProperty(this.prototype, inspect.custom, { value: this.prototype.toString });
+    inspectAsString(this.prototype);
   }
 
   /** Returns name, rank and device, as shown by `console.log`. */

@@ -1,6 +1,6 @@
-import { inspect } from "node:util";
 import { checkTensor } from "../arguments.ts";
 import { checkFunction, expectValue, formatValue, OptionError } from "../errors.ts";
+import { inspectAsString } from "../inspect.ts";
 import * as option from "../option.ts";
 import { defineOptions, type OptionsOf } from "../options.ts";
 import { keep, scopeUnlessAsync } from "../scope.ts";
@@ -440,10 +440,7 @@ export abstract class Module implements Disposable {
   }
 
   static {
-    const value = function (this: Module) {
-      return this.toString();
-    };
-    Object.defineProperty(this.prototype, inspect.custom, { value });
+    inspectAsString(this.prototype);
   }
 
   /** Returns the classes, parameters and buffers of this module and its children, as shown by `console.log`. */

@@ -1,9 +1,9 @@
-import { inspect } from "node:util";
 import {
   defineOptions,
   expectValue,
   formatValue,
   type HostTensor,
+  inspectAsString,
   keep,
   type LoadOptions,
   type Module,
@@ -395,10 +395,7 @@ export abstract class Optimizer implements Disposable {
   protected setNumbers(_numbers: Readonly<Record<string, number>>): void {}
 
   static {
-    const value = function (this: Optimizer) {
-      return this.toString();
-    };
-    Object.defineProperty(this.prototype, inspect.custom, { value });
+    inspectAsString(this.prototype);
   }
 
   /** Returns the learning rate and the numbers of steps and of parameters, as shown by `console.log`. */
