@@ -336,7 +336,7 @@ class GradientGroup {
     }
   }
 
-  /// Sums dk and dv of each strip over its range of rows, in parts of `kSumRows`; bfloat16 at once, which is faster.
+  /// Sums dk and dv of each strip over its range of rows: float32 in parts of `kSumRows`, bfloat16 at once.
   void sumStrips(const KvRows& keys, const RowRange* stripRows) {
     for (int32_t strip = 0, next; strip * keysPerStrip_ < keys.count; strip = next) {
       const RowRange range = stripRows[strip];

@@ -17,7 +17,6 @@
 namespace mosaic {
 namespace {
 
-constexpr int64_t kBlockRows = 192;           // rows per block of a; the block fits the L2 cache
 constexpr int64_t kMaxPackedBytes = 8 << 20;  // bytes of the packed part of b
 // Panels are the tasks of products with more than one block of rows only if there are few rows, because each panel
 // reads all rows of a again, and at least this many bytes of b, which then does not fit the L2 cache. The number of

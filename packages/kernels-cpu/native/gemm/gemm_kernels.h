@@ -12,6 +12,9 @@
 
 namespace mosaic {
 
+/// Rows per block of a, which fits the L2 cache: a multiple of the rows of every tile.
+constexpr int64_t kBlockRows = 192;
+
 struct Matrix {
   char* data;
   DType dtype;

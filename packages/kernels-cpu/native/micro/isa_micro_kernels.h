@@ -97,7 +97,7 @@ constexpr GemmKernels makeGemmKernels() {
   using Shape = typename E::template Shape<V>;
   using Packing = GemmPack<V, E>;
   GemmKernels table{};
-  static_assert(192 % Shape::wideRows == 0, "blocks of rows (gemm.cc) consist of whole tiles");
+  static_assert(kBlockRows % Shape::wideRows == 0, "blocks of rows consist of whole tiles");
   table.tileRows = Shape::wideRows;
   table.tileColumns = Shape::wideVectors * V::lanes;
   table.depthMultiple = Packing::depthMultiple;
