@@ -43,9 +43,9 @@ const TARGET_STAGES = [
 ];
 const TARGET_GAP_SHARES = [0.5, 0.8];
 /**
- * The searches with decreasing targets end before they converge. Further searches continue from the best placement that a
- * search found, with the best time as the target, and mostly lower its rows. The share of visits of each is smaller for many chunks, so that 1 M
- * rows on 256 ranks take less than a second.
+ * The searches with decreasing targets end before they converge. Further searches continue from the best placement that
+ * a search found, with the best time as the target, and mostly lower its rows. The share of visits of each is smaller
+ * for many chunks, so that 1 M rows on 256 ranks take less than a second.
  */
 const CONTINUATION_SEEDS = [4242, 4243];
 const [CONTINUATION_SHARE, LARGE_CONTINUATION_SHARE] = [1 / 3, 1 / 6];
