@@ -1,5 +1,10 @@
 import { moduleSuite } from "@mosaic/conformance";
-import { nestedArrangements, singleAxisArrangements } from "./arrangements.ts";
+import { exchangeArrangements, nestedArrangements, singleAxisArrangements } from "./arrangements.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
 
-register(moduleSuite({ makeWorld, arrangements: [...singleAxisArrangements.slice(1, 5), nestedArrangements[1]!] }));
+register(
+  moduleSuite({
+    makeWorld,
+    arrangements: [...singleAxisArrangements.slice(1, 5), exchangeArrangements[0]!, nestedArrangements[1]!],
+  }),
+);

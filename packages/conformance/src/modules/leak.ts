@@ -12,7 +12,7 @@ import {
 import { formatMesh, meshSize } from "../backend/trials.ts";
 import { type Case, check, LEAK_HINT } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
-import { runOnWorld } from "../world.ts";
+import { type MakeWorld, runOnWorld } from "../world.ts";
 import { type Arrangement, arrangementOption, makeWorldOption } from "../suite-options.ts";
 
 export const leakOptions = defineOptions("leakCase", {
@@ -32,6 +32,8 @@ export type LeakOptions = OptionsOf<typeof leakOptions>;
  */
 const MAX_RESIDENT_GROWTH_BYTES = 24 << 20;
 const NUM_SAMPLES = 10;
+/** Steps that may fill caches, and all steps, of the case in which every step frees its memory. */
+const [NUM_WARM_UP_STEPS, NUM_STEPS] = [20, 40];
 
 /**
  * Returns a case of many forward and backward steps. Afterwards, no device may hold more memory than after the first
@@ -53,6 +55,27 @@ export function leakCase(options: LeakOptions): Case {
       for (const [rank, { before, after }] of usageByRank.entries()) checkNoGrowth(rank, before, after);
     },
   };
+}
+
+/** Checks that the device memory after every step is the same, without garbage collection. */
+export async function checkStepsFreeMemory(makeWorld: MakeWorld, arrangement: Arrangement): Promise<void> {
+  const { mesh } = arrangement;
+  const bytesByRank = await runOnWorld(makeWorld, { size: meshSize(mesh), mesh }, async (ctx) => {
+    const bytesAfterSteps: string[] = [];
+    await runTrainingSteps(ctx, arrangement, NUM_STEPS, async () => {
+      await ctx.device.stream.synchronize();
+      const { allocated, reserved } = ctx.device.memory();
+      bytesAfterSteps.push(`${allocated} bytes allocated and ${reserved} reserved`);
+    });
+    return bytesAfterSteps;
+  });
+  for (const [rank, bytesAfterSteps] of bytesByRank.entries()) {
+    const expectedBytes = bytesAfterSteps[NUM_WARM_UP_STEPS - 1]!;
+    for (const [step, bytes] of bytesAfterSteps.entries()) {
+      if (step < NUM_WARM_UP_STEPS || bytes === expectedBytes) continue;
+      check(false, `rank ${rank}, step ${step}: expected ${expectedBytes}, received ${bytes}; ${LEAK_HINT}`);
+    }
+  }
 }
 
 /** Returns the minimum memory usage over several samples of a training. A leak raises the minimum, too. */
@@ -98,7 +121,12 @@ function checkNoGrowth(rank: number, usageBefore: MemoryUsage, usageAfter: Memor
   }
 }
 
-async function runTrainingSteps(ctx: Context, { backend }: Arrangement, steps: number): Promise<void> {
+async function runTrainingSteps(
+  ctx: Context,
+  { backend }: Arrangement,
+  steps: number,
+  afterStep = (step: number) => synchronizeSometimes(ctx, step),
+): Promise<void> {
   const options = { embedDim: 8, numHeads: 2, attentionAxis: 1, mask: masks.causal(), placement: "zigzag" } as const;
   using attention = new MultiAxisAttention(ctx, { ...options, backend });
   using x = ctx.device.empty([1, 6, 8], "float32");
@@ -112,8 +140,12 @@ async function runTrainingSteps(ctx: Context, { backend }: Arrangement, steps: n
     attention.zeroGrad();
     x.grad?.dispose();
     x.grad = null;
-    // The host runs ahead of the device. Synchronizing limits the number of enqueued kernels.
-    if (step % 16 === 15) await ctx.device.stream.synchronize();
+    await afterStep(step);
   }
   await ctx.device.stream.synchronize();
+}
+
+/** Limits the number of enqueued kernels, because the host runs ahead of the device. */
+async function synchronizeSometimes({ device }: Context, step: number): Promise<void> {
+  if (step % 16 === 15) await device.stream.synchronize();
 }

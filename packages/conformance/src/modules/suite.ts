@@ -4,6 +4,7 @@ import type { Case } from "../check.ts";
 import { poisonMemory } from "../perturb/group.ts";
 import { checkMeasurements } from "../measure/gate.ts";
 import { type MakeWorld, runOnWorld } from "../world.ts";
+import { checkStepsFreeMemory } from "./leak.ts";
 import { measureModule, runOnOneDevice } from "./measure.ts";
 import { type ModuleTrial, moduleTrials } from "./trial.ts";
 import { type Arrangement, arrangementsOption, makeWorldOption } from "../suite-options.ts";
@@ -21,7 +22,7 @@ export type ModuleSuiteOptions = OptionsOf<typeof moduleSuiteOptions>;
  * Returns test cases that compare MultiAxisAttention over a backend with MultiAxisAttention on one device. The forward,
  * dx and every parameter's gradient must be as accurate as on one device, measured against attention between two linear
  * layers in float64. Gradients must be bitwise identical on all ranks. Each data-parallel rank has its own sequences,
- * and gradients are their mean.
+ * and gradients are their mean. Every training step must free its device memory without garbage collection.
  *
  * @example
  * ```ts
@@ -37,12 +38,16 @@ export type ModuleSuiteOptions = OptionsOf<typeof moduleSuiteOptions>;
  */
 export function moduleSuite(options: ModuleSuiteOptions): Case[] {
   const { makeWorld, arrangements } = moduleSuiteOptions.parse(options);
-  return arrangements.flatMap((arrangement) =>
-    moduleTrials().map((trial) => ({
-      name: `MultiAxisAttention, ${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}: ${trial.name}`,
-      run: () => checkMatchesOneDevice(makeWorld, arrangement, trial),
-    })),
-  );
+  return arrangements.flatMap((arrangement) => {
+    const name = `MultiAxisAttention, ${arrangement.backend.name} on ${formatMesh(arrangement.mesh)}`;
+    return [
+      ...moduleTrials().map((trial) => ({
+        name: `${name}: ${trial.name}`,
+        run: () => checkMatchesOneDevice(makeWorld, arrangement, trial),
+      })),
+      { name: `${name}: every step frees its memory`, run: () => checkStepsFreeMemory(makeWorld, arrangement) },
+    ];
+  });
 }
 
 async function checkMatchesOneDevice(
