@@ -7,6 +7,7 @@ import {
   type Context,
   MosaicError,
   OptionError,
+  type ProcessGroup,
   runOnAllRanks,
 } from "@mosaic/core";
 import { describe, expect, test } from "vitest";
@@ -163,6 +164,25 @@ test("a closed context is rejected, also on one rank, where nothing would be sen
     ];
     for (const call of calls)
       for (const error of await errorsOf(ranks, call)) expect(error).toBeInstanceOf(ClosedError);
+  }
+});
+
+test("a closed group is rejected, also of one rank", async () => {
+  for (const size of [1, 2]) {
+    await using ranks = await openRanks(size);
+    const calls: readonly ((group: ProcessGroup) => Promise<unknown>)[] = [
+      (group) => allGatherObject(group, 1),
+      (group) => broadcastObject(group, 1),
+      (group) => runOnAllRanks(group, "load", () => 1),
+    ];
+    for (const call of calls) {
+      const errors = await errorsOf(ranks, async (ctx) => {
+        const group = await ctx.world.split(0);
+        await group[Symbol.asyncDispose]();
+        await call(group);
+      });
+      for (const error of errors) expect(error).toBeInstanceOf(ClosedError);
+    }
   }
 });
 

@@ -336,10 +336,16 @@ function decodeText({ numBytes, firstBytes }: ReceivedText, remainingWords: Floa
 
 const encodeRemainingBytes = (bytes: Uint8Array): Float32Array => packBytes(bytes.subarray(FIRST_MESSAGE_BYTES));
 
+/** Returns the text of the only rank, without sending it. Throws a ClosedError if the group is closed. */
+function singleRankText({ group, where }: ExchangeCall, text: string): string {
+  group.recordCall(() => where);
+  return text;
+}
+
 /** Returns the text of every rank, by rank. */
 async function allGatherTexts(call: ExchangeCall, text: string): Promise<readonly string[]> {
   const { group, label, id } = call;
-  if (group.size === 1) return [text];
+  if (group.size === 1) return [singleRankText(call, text)];
   const bytes = new TextEncoder().encode(text);
   const firstMessages = await allGatherWords(group, encodeFirstMessage(id, bytes), {
     label,
@@ -379,7 +385,7 @@ async function allGatherWords(
 /** Returns the text of the root. The texts of other ranks are ignored. */
 async function broadcastText(call: ExchangeCall, text: string, root: number): Promise<string> {
   const { group, label, id } = call;
-  if (group.size === 1) return text;
+  if (group.size === 1) return singleRankText(call, text);
   const bytes = new TextEncoder().encode(text);
   const broadcastWords = async (words: Float32Array): Promise<Float32Array> => {
     using x = fromArray(group.device, words, [words.length]);
