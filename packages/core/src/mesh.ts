@@ -63,9 +63,14 @@ function checkMeshShape(shape: Coordinate, size: number): void {
   throw new ShapeError({
     where: "init",
     expected: `integer axis lengths ≥ 1 with product ${size}, the world size`,
-    received: `${JSON.stringify(shape)} with product ${product}`,
+    received: `${formatLengths(shape)} with product ${product}`,
     remedy: "correct the mesh, or start a different number of ranks",
   });
+}
+
+/** Formats axis lengths as JSON, but with NaN and infinities, which JSON would write as null. */
+function formatLengths(lengths: Coordinate): string {
+  return `{${Object.entries(lengths).map(([axis, length]) => `"${axis}":${length}`)}}`;
 }
 
 /** Creates the mesh with one group per axis. Collective. */

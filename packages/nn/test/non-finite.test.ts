@@ -139,6 +139,7 @@ describe.each(kinds)("%o", (Kind) => {
 test.each([
   [1, ""],
   [5, ""],
+  [6, ", and 1 more gradient"],
   [7, ", and 2 more gradients"],
 ])("the error for %i gradients lists at most five", (count, ending) => {
   const norms = Array.from({ length: count }, (_, i) => ({ name: `p${i}`, norm: Number.NaN }));

@@ -40,10 +40,10 @@ test("record accepts calls without tokens or without keys", () => {
   }
 });
 
-test("symbolicWorld rejects a mesh of no ranks", () => {
-  expect(() => symbolicWorld({ mesh: { node: 2, gpu: 0 } })).toThrow(
-    'symbolicWorld: expected a mesh of integer axis lengths ≥ 1, received {"node":2,"gpu":0}',
-  );
+test.each([0, -1, 1.5, Number.NaN, Infinity])("symbolicWorld and record reject an axis of length %d", (length) => {
+  const message = `mesh.gpu: expected an integer ≥ 1, received ${length}`;
+  expect(() => symbolicWorld({ mesh: { node: 2, gpu: length } })).toThrow(`symbolicWorld: ${message}`);
+  expect(() => record({ ...call, mesh: { sp: 2, gpu: length } })).toThrow(`record: ${message}`);
 });
 
 test("symbolicWorld and record reject the axis names that init rejects", () => {

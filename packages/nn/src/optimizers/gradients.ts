@@ -197,10 +197,8 @@ export class NonFiniteError extends MosaicError {
       ...(loss === undefined ? [] : [`the loss is ${loss}`]),
       ...descriptions.slice(0, maxListedGradients),
     ];
-    const omittedText =
-      descriptions.length > maxListedGradients
-        ? `, and ${descriptions.length - maxListedGradients} more gradients`
-        : "";
+    const numOmitted = descriptions.length - maxListedGradients;
+    const omittedText = numOmitted > 0 ? `, and ${numOmitted} more gradient${numOmitted === 1 ? "" : "s"}` : "";
     super({
       where: `${where}, step ${step}`,
       expected: "a finite loss and finite gradients",

@@ -64,9 +64,8 @@ export function symbolicWorld(options: SymbolicWorldOptions): SymbolicWorld {
 
 function checkMesh(where: string, mesh: Coordinate): void {
   checkAxisNames(`${where}: mesh`, mesh);
-  const isValidLength = (length: number): boolean => Number.isSafeInteger(length) && length > 0;
-  if (Object.values(mesh).every(isValidLength)) return;
-  throw new OptionError({ where, expected: "a mesh of integer axis lengths ≥ 1", received: JSON.stringify(mesh) });
+  for (const [axis, length] of Object.entries(mesh))
+    expectValue(`${where}: mesh.${axis}`, Number.isSafeInteger(length) && length > 0, "an integer ≥ 1", length);
 }
 
 interface LazyWorldOptions {
