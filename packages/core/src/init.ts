@@ -247,6 +247,13 @@ class RankContext implements Context {
     return `${description}, seed ${this.seed}, backends ${backends.join(", ")}${this.#isClosed ? ", closed" : ""}`;
   }
 
+  /** Returns rank, mesh, coordinate, device, seed and backends for JSON.stringify. */
+  toJSON(): object {
+    const { rank, size, mesh, device, seed, backends } = this;
+    const { shape, coordinate } = mesh;
+    return { rank, size, mesh: shape, coordinate, device: `${device.type}:${device.index}`, seed, backends };
+  }
+
   startTrace(): void {
     this.assertOpen("startTrace");
     this.device.startTrace();

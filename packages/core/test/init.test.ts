@@ -71,6 +71,16 @@ describe("init", () => {
     );
   });
 
+  test.each([
+    [{ dp: 1, sp: Number.NaN }, '{"dp":1,"sp":NaN} with product NaN'],
+    [{ dp: 2, sp: 0.5 }, '{"dp":2,"sp":0.5} with product 1'],
+    [{ sp: 2 }, '{"sp":2} with product 2'],
+  ])("rejects the mesh %o of one rank", async (mesh, received) => {
+    await expect(start({ mesh, rank: 0, worldSize: 1 })).rejects.toThrow(
+      `init: expected integer axis lengths ≥ 1 with product 1, the world size, received ${received}; correct the mesh`,
+    );
+  });
+
   test("arranges ranks row-major and creates a group for each axis", async () => {
     const ranks = await referenceWorld(6, { mesh: { dp: 2, sp: 3 } });
     expect(ranks.map((ctx) => ctx.mesh.coordinate)).toEqual(
@@ -93,6 +103,21 @@ describe("init", () => {
     expect(inspect(ctx.mesh)).toContain(`world: ${group},`);
     await ctx.close();
     expect(inspect(ctx)).toMatch(/, closed$/);
+  });
+
+  test("JSON of a context names its device, whose stream has a handle that JSON does not have", async () => {
+    const [, ctx] = await referenceWorld(2, { mesh: { dp: 2, sp: 1 } });
+    expect(JSON.parse(JSON.stringify({ ctx }))).toEqual({
+      ctx: {
+        rank: 1,
+        size: 2,
+        mesh: { dp: 2, sp: 1 },
+        coordinate: { dp: 1, sp: 0 },
+        device: "reference:1",
+        seed: 0,
+        backends: ["local"],
+      },
+    });
   });
 
   test("arranges ranks by host, so that groups along inner axes stay within a host", async () => {

@@ -88,6 +88,11 @@ test("inspect and String format a device without its addon", () => {
   ]);
 });
 
+test("JSON of a device is its type and index", () => {
+  using device = cpu({ threads: 1, index: 3 });
+  expect(JSON.stringify({ device })).toBe('{"device":"cpu:3"}');
+});
+
 test("unknown options and invalid values are rejected", () => {
   expect(() => cpu({ thread: 2 } as object)).toThrow(/cpu: expected options among threads, .*received "thread"/);
   expect(() => cpu({ index: -1 })).toThrow(/cpu: index: expected an integer ≥ 0, received -1/);

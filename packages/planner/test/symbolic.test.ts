@@ -28,6 +28,14 @@ test("symbolic tensors count as allocated memory and cannot be read", async () =
   expect(ctx!.device.memory()).toMatchObject({ allocated: 0, peak: 4e12 });
 });
 
+test("JSON of a context has the name of the symbolic device", () => {
+  const { contexts } = symbolicWorld({ mesh: { sp: 2 } });
+  expect(JSON.parse(JSON.stringify(contexts[1]))).toMatchObject({
+    device: "symbolic:1",
+    mesh: { shape: { sp: 2 }, coordinate: { sp: 1 } },
+  });
+});
+
 test("objects are exchanged on one symbolic rank, and cannot be received from other symbolic ranks", async () => {
   const [ctx] = symbolicWorld({ mesh: { sp: 1 } }).contexts;
   const numEvents = ctx!.device.record.events;

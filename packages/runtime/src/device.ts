@@ -48,6 +48,11 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
     return `Device ${this.type}:${this.index}`;
   }
 
+  /** Returns type and index, such as "cuda:0", for JSON.stringify, which rejects the handle of the stream. */
+  toJSON(): string {
+    return `${this.type}:${this.index}`;
+  }
+
   /** @throws OutOfMemoryError with the sizes involved; ClosedError after dispose. */
   empty(shape: Shape, dtype: DType): Tensor {
     checkDType("empty", dtype);

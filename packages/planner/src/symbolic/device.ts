@@ -182,6 +182,11 @@ export class SymbolicDevice implements Device {
     return [];
   }
 
+  /** Returns type and index, such as "symbolic:0", for JSON.stringify. */
+  toJSON(): string {
+    return `${this.type}:${this.index}`;
+  }
+
   [Symbol.dispose](): void {}
 }
 
