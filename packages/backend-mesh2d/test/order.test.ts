@@ -130,6 +130,18 @@ test.each(["fused", "overlapped"] as const)(
   },
 );
 
+test("the overlapped schedule releases received keys after their last block, and so requires less memory", async () => {
+  await runOnWorld(makeWorld, { size: 6 }, async (ctx) => {
+    const measurePeakBytes = (schedule: "fused" | "overlapped"): number => {
+      ctx.device.resetPeakMemory();
+      attendOnce(ctx, mesh2d({ shape: [6, 1], schedule }), true);
+      return ctx.device.memory().peak;
+    };
+    expect(measurePeakBytes("overlapped")).toBeLessThan(measurePeakBytes("fused"));
+    await ctx.device.stream.synchronize();
+  });
+});
+
 for (const options of [
   { schedule: "fused" },
   { schedule: "overlapped" },
