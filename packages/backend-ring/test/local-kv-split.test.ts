@@ -31,6 +31,12 @@ test("local keys are split at half of the visible pairs, in whole blocks of the 
   expect(listFirstRows(masks.causal(), 2 * rows, { size: 2 })).toEqual([3 * SPLIT_MULTIPLE, 3 * SPLIT_MULTIPLE]);
 });
 
+test("ranks that only receive or only send gradients at the last step split their keys", () => {
+  const firstRows = 3 * SPLIT_MULTIPLE;
+  // Rank 2 sends its gradients of the keys of rank 0. No rank computes on those of rank 1 at the last step.
+  expect(listFirstRows(masks.causal(), 24 * SPLIT_MULTIPLE, { size: 3 })).toEqual([firstRows, undefined, firstRows]);
+});
+
 test("local keys are not split if nothing is sent last, they are too few, or the inner backend communicates", () => {
   const blockMask = masks.documents([4 * SPLIT_MULTIPLE, 4 * SPLIT_MULTIPLE]);
   expect(listFirstRows(blockMask, 8 * SPLIT_MULTIPLE, { size: 2 })).toEqual([undefined, undefined]);
