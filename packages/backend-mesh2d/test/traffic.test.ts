@@ -16,13 +16,13 @@ import { formatTitle, scheduleVariants } from "./ways.ts";
 import { makeWorld } from "../../../vitest.world.ts";
 
 /** Computes, with the closed form, what one rank sends and receives in a forward and a backward of a trial. */
-function predictTraffic(trial: Trial, shape: GridShape, sp: number): Traffic {
+function predictTraffic(trial: Trial, shape: GridShape | undefined, sp: number): Traffic {
   const { mesh, axes, mask, modifiers } = trial;
   const queries = layoutOf({ mesh, axes, ...trial.queries });
   const keys = layoutOf({ mesh, axes, ...trial.keys });
   const { forward, backward } = mesh2dTraffic({
     ...trial,
-    shape,
+    ...(shape && { shape }),
     call: { at: { sp }, mask, modifiers, queries, keys },
   });
   return addTraffic(forward, backward);
@@ -72,6 +72,18 @@ test.each([1, 2, 4])("sends 2(c−1) + (2/g)(r−1) query chunks forward, 3(c−
       expect(backward.bytesReceived).toBe(backward.bytesSent);
     }
   }
+});
+
+test.each([
+  [1, [2, 3]],
+  [2, [3, 2]],
+  [4, [6, 1]],
+] as const)("by default, uses the grid that sends least: %d query heads per KV head, %o", async (g, shape) => {
+  const trial = { ...createEvenTrial(6, { numKvHeads: 4 / g }), batch: 2 };
+  await runOnWorld(makeWorld, { size: 6 }, async (ctx) => {
+    expect(await measureTrial(ctx, {}, trial)).toEqual(predictTraffic(trial, shape, ctx.rank));
+    expect(predictTraffic(trial, undefined, ctx.rank)).toEqual(predictTraffic(trial, shape, ctx.rank));
+  });
 });
 
 test("sends nothing if each document is on a single rank", async () => {

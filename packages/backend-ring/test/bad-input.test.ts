@@ -1,4 +1,5 @@
 import { validationSuite } from "@mosaic/conformance";
+import { local } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { ring } from "../src/index.ts";
 import { makeWorld, register } from "../../../vitest.world.ts";
@@ -15,4 +16,11 @@ register(
 
 test("rejects unknown options", () => {
   expect(() => ring({ axes: "tp" } as object)).toThrow(/ring: expected options among axis, inner, received "axes"/);
+});
+
+test("the description names the axis, and an inner backend unless it is local()", () => {
+  const descriptions = [{}, { inner: local() }, { axis: "node", inner: ring({ axis: "gpu" }) }].map(
+    (options) => ring(options).description,
+  );
+  expect(descriptions).toEqual(["ring(sp)", "ring(sp)", "ring(node, ring(gpu))"]);
 });
