@@ -53,7 +53,7 @@ const trials: Row[] = [
     },
   },
   {
-    name: "soft, grouped heads of another size, striped, losses, 3 ranks",
+    name: "soft, grouped heads of another size, scale, striped, losses, 3 ranks",
     ranks: 3,
     trial: {
       options: {
@@ -61,6 +61,7 @@ const trials: Row[] = [
         numHeads: 4,
         numKvHeads: 2,
         headDim: 2,
+        scale: 1.25,
         summaryHeads: 1,
         placement: "striped",
         topK: 1,
@@ -126,10 +127,10 @@ const trials: Row[] = [
     },
   },
   {
-    name: "exact, more chunks until every row has at least half, 2 ranks of 2",
+    name: "exact, more chunks until every row has at least half, scale, 2 ranks of 2",
     ranks: 2,
     trial: {
-      options: { ...smallOptions, combine: "exact", topK: 1, chunksPerRank: 2, maxMissedMass: 0.5 },
+      options: { ...smallOptions, combine: "exact", topK: 1, chunksPerRank: 2, scale: 0.25, maxMissedMass: 0.5 },
       batch: 1,
       length: 9,
       losses: [0.5, 0.5, 1],

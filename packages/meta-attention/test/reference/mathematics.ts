@@ -25,6 +25,8 @@ export interface Problem {
   readonly summaryHeads: number;
   readonly combine: "soft" | "exact";
   readonly gate: boolean;
+  /** Factor on q·k. */
+  readonly scale: number;
   /** Whether chunks are routed by the tokens before them. */
   readonly causal: boolean;
   /** Positions of the tokens of every chunk. */
@@ -194,7 +196,7 @@ interface Attended {
 }
 
 function attend(
-  { numHeads, numKvHeads, headDim: size, isVisible, chunks }: Problem,
+  { numHeads, numKvHeads, headDim: size, scale, isVisible, chunks }: Problem,
   { qkv, chunkOf, looks }: { qkv: Rows; chunkOf: readonly number[]; looks: readonly (readonly number[])[] },
 ): Attended {
   const rows = qkv.map((row, at) =>
@@ -204,7 +206,7 @@ function attend(
       const kvHead = numHeads + Math.floor((h * numKvHeads) / numHeads);
       const logits = qkv.map((other, token) =>
         isVisible(at, token)
-          ? dot(sliceHead(row, h), sliceHead(other, kvHead)) / Math.sqrt(size)
+          ? dot(sliceHead(row, h), sliceHead(other, kvHead)) * scale
           : Number.NEGATIVE_INFINITY,
       );
       const states = [chunkOf[at]!, ...looks[chunkOf[at]!]!].map((chunk) => {

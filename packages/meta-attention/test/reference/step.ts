@@ -78,12 +78,13 @@ const zeros = (n: number): number[][] => Array.from({ length: n }, () => new Arr
 export function createProblem({ options, length }: Trial, chunks: readonly (readonly number[])[]): Problem {
   const { embedDim: embed, numHeads, summaryDim = 64, metaHeads = 4, summaryHeads = numHeads } = options;
   const { combine = "soft", gate = true, numKvHeads = numHeads, headDim = embed / numHeads } = options;
+  const { scale = headDim ** -0.5 } = options;
   const { mask = options.causal ? masks.causal() : masks.full() } = options;
   const maskMod = slicesToMaskMod(mask.slices(length, length));
   const allPositions = Array.from({ length }, (_, at) => at);
   const isCausal = allPositions.every((query) => allPositions.every((key) => key <= query || !maskMod(query, key)));
   const sizes = { embed, numHeads, numKvHeads, headDim, summaryDim, metaHeads, summaryHeads };
-  return { ...sizes, combine, gate, causal: isCausal, chunks, isVisible: maskMod };
+  return { ...sizes, combine, gate, scale, causal: isCausal, chunks, isVisible: maskMod };
 }
 
 interface Sequence {
