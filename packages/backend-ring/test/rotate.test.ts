@@ -71,6 +71,17 @@ test("received keys alternate between two buffers besides the local keys", async
   });
 });
 
+test("a single rank attends to its keys in place, without a buffer", async () => {
+  await runOnWorld(makeWorld, { size: 1 }, async (ctx) => {
+    const kv = createKv(ctx);
+    const { allocated } = ctx.device.memory();
+    for (const { k, v } of rotate(ctx.world, kv, createTable(1))) {
+      expect([k.storage.handle, v.storage.handle]).toEqual([kv.k.storage.handle, kv.v.storage.handle]);
+      expect(ctx.device.memory().allocated).toBe(allocated);
+    }
+  });
+});
+
 test("a full ring's gradients need three buffers: two to compute in and one to receive in", async () => {
   await runOnWorld(makeWorld, { size: 4 }, async (ctx) => {
     const [kv, grads] = [createKv(ctx), createGrads(ctx)];
