@@ -78,3 +78,13 @@ test("a collective that forwards shares within nodes has the latency of both hop
   expect(secondsOf("reduceScatter")).toBeCloseTo(100, 3);
   expect(secondsOf("allToAll")).toBeCloseTo(100, 3);
 });
+
+test("a ring has one latency for each of its steps", () => {
+  const profile = { ...profileWithLink({ latency: 10, bandwidth: 1e9 }), collectives: "ring" } as const;
+  const secondsOf = (name: string): number => runScript({ sp: n }, profile, collectives[name]!).seconds;
+  expect(secondsOf("allGather")).toBeCloseTo(30, 3);
+  expect(secondsOf("reduceScatter")).toBeCloseTo(30, 3);
+  expect(secondsOf("broadcast")).toBeCloseTo(30, 3);
+  expect(secondsOf("allReduce")).toBeCloseTo(60, 3);
+  expect(secondsOf("allToAll")).toBeCloseTo(10, 3);
+});
