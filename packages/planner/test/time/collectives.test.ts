@@ -88,3 +88,14 @@ test("a ring has one latency for each of its steps", () => {
   expect(secondsOf("allReduce")).toBeCloseTo(60, 3);
   expect(secondsOf("allToAll")).toBeCloseTo(10, 3);
 });
+
+test.each([
+  ["allGather", [24, 24, 24, 24], [24, 24, 24, 24]],
+  ["broadcast", [0, 24, 0, 0], [8, 0, 8, 8]],
+  ["barrier", [0, 0, 0, 0], [0, 0, 0, 0]],
+])("the event of %s has the bytes that each rank sends and receives", (name, bytesSent, bytesReceived) => {
+  const { ranks } = runScript({ sp: n }, directProfile, collectives[name]!);
+  const events = ranks.map((rank) => rank.events.find((event) => event.name === name)!);
+  expect(events.map((event) => event.bytesSent)).toEqual(bytesSent);
+  expect(events.map((event) => event.bytesReceived)).toEqual(bytesReceived);
+});
