@@ -13,6 +13,11 @@ const collectives: Readonly<Record<string, (stage: RankStage) => void>> = {
   allToAll: ({ ctx, tensor }) => ctx.world.allToAll(tensor(2 * n), tensor(2 * n)).wait(),
   broadcast: ({ ctx, tensor }) => ctx.world.broadcast(tensor(2), 1).wait(),
   barrier: ({ ctx }) => ctx.world.barrier().wait(),
+  // Rank 0 sends two messages of 2 elements to rank 1.
+  sendRecv({ ctx, rank, tensor }) {
+    const toTransfer = () => (rank === 0 ? { tensor: tensor(2), to: 1 } : { tensor: tensor(2), from: 0 });
+    ctx.world.sendRecv(rank < 2 ? [toTransfer(), toTransfer()] : []).wait();
+  },
 };
 
 /**
@@ -93,6 +98,7 @@ test.each([
   ["allGather", [24, 24, 24, 24], [24, 24, 24, 24]],
   ["broadcast", [0, 24, 0, 0], [8, 0, 8, 8]],
   ["barrier", [0, 0, 0, 0], [0, 0, 0, 0]],
+  ["sendRecv", [16, 0, 0, 0], [0, 16, 0, 0]],
 ])("the event of %s has the bytes that each rank sends and receives", (name, bytesSent, bytesReceived) => {
   const { ranks } = runScript({ sp: n }, directProfile, collectives[name]!);
   const events = ranks.map((rank) => rank.events.find((event) => event.name === name)!);
