@@ -240,6 +240,18 @@ describe("the failure report", () => {
       expect(extractSource(frame, print)).not.toHaveProperty("source");
   });
 
+  it("has the last lines of stderr unless Node printed the error, or the error has a stack frame in user code", () => {
+    const stderrTail = ["loading"];
+    const tailOf = (frame: string, uncaught: readonly string[]): readonly string[] | undefined => {
+      const thrown = createThrown(1, { stack: `Error: wrong\n    at ${frame}` });
+      return diagnoseRecords(createRecord(0, { thrown, uncaught, stderrTail }))?.stderrTail;
+    };
+    expect(tailOf("f (a.mjs:1:2)", [])).toEqual([]);
+    expect(tailOf("f (node:internal/vm:1:2)", [])).toEqual(stderrTail);
+    expect(tailOf("f (node:internal/vm:1:2)", ["Error: wrong"])).toEqual([]);
+    expect(diagnoseRecords(createRecord(0, { stderrTail }))?.stderrTail).toEqual(stderrTail);
+  });
+
   it("refers to the documentation of an error, and truncates long messages, stacks and lists of causes", () => {
     const report = (error: Partial<RankError>): string => {
       const root = createRecord(5, { thrown: createThrown(1, error) });
