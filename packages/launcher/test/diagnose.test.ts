@@ -51,7 +51,7 @@ describe("the first failure", () => {
 
   it("has the exit code of the thrown error, even if the rank was stopped while it printed the error", () => {
     const interruptedPrint = { thrown: createThrown(700), stoppedAt: 1200, exitedAt: 1300 };
-    for (const end of [{ code: null, signal: "SIGTERM" } as const, { code: 143 }]) {
+    for (const end of [{ code: null, signal: "SIGTERM" } as const, { code: 143 }, { code: 129 }]) {
       const failure = diagnoseRecords(
         createRecord(0, { ...interruptedPrint, ...end }),
         createRecord(1, { thrown: createThrown(900), exitedAt: 1100 }),

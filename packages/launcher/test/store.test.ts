@@ -246,6 +246,17 @@ describe("store admission and limits", () => {
     expect(onReady).toHaveBeenCalledOnce();
   });
 
+  it("notifies the other waiters of a key after one of them has stopped waiting", () => {
+    const table = new StoreTable();
+    const [onFirstReady, onSecondReady] = [vi.fn<() => void>(), vi.fn<() => void>()];
+    const cancel = table.waitForKeys(["x"], onFirstReady);
+    table.waitForKeys(["x"], onSecondReady);
+    cancel();
+    table.set("x", Buffer.alloc(1));
+    expect(onFirstReady).not.toHaveBeenCalled();
+    expect(onSecondReady).toHaveBeenCalledOnce();
+  });
+
   it("closes a connection that announces a frame beyond the limits", async () => {
     const hello = encodeFrame({ id: 0, op: "hello", version: 1, run: RUN, attempt: 0, token: server.token });
     const oversizedHeader = Buffer.from([0xff, 0xff, 0xff, 0xff]);

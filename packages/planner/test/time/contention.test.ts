@@ -23,6 +23,19 @@ test("concurrent messages share a port, and the last one uses all of it", () => 
   expect(listTimes(simulation, 3, "sendRecv")).toEqual([[0, 4]]);
 });
 
+test("concurrent messages to one rank share the port on which it receives", () => {
+  const simulation = runScript({ sp: 3 }, toyProfile, ({ ctx, rank, tensor }) => {
+    const sends = [{ tensor: tensor(rank === 0 ? 1 : 3), to: 2 }];
+    const receives = [
+      { tensor: tensor(1), from: 0 },
+      { tensor: tensor(3), from: 1 },
+    ];
+    ctx.world.sendRecv(rank < 2 ? sends : receives).wait();
+  });
+  expect(listTimes(simulation, 0, "sendRecv")).toEqual([[0, 2]]);
+  expect(listTimes(simulation, 1, "sendRecv")).toEqual([[0, 4]]);
+});
+
 test("ranks with one rail each do not slow each other down", () => {
   const simulation = runScript({ sp: 4 }, createTwoRankNodes(1), sendAcross(1, 3));
   expect(listTimes(simulation, 0, "sendRecv")).toEqual([[0, 1]]);
