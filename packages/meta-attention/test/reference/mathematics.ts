@@ -205,9 +205,7 @@ function attend(
         features.slice(number * size, (number + 1) * size);
       const kvHead = numHeads + Math.floor((h * numKvHeads) / numHeads);
       const logits = qkv.map((other, token) =>
-        isVisible(at, token)
-          ? dot(sliceHead(row, h), sliceHead(other, kvHead)) * scale
-          : Number.NEGATIVE_INFINITY,
+        isVisible(at, token) ? dot(sliceHead(row, h), sliceHead(other, kvHead)) * scale : Number.NEGATIVE_INFINITY,
       );
       const states = [chunkOf[at]!, ...looks[chunkOf[at]!]!].map((chunk) => {
         const tokens = chunks[chunk]!;

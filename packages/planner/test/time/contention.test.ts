@@ -36,6 +36,28 @@ test("concurrent messages to one rank share the port on which it receives", () =
   expect(listTimes(simulation, 1, "sendRecv")).toEqual([[0, 4]]);
 });
 
+test("a message uses the rest of its port as soon as another one ends, although no rank continues then", () => {
+  const simulation = runScript({ sp: 4 }, profileWithLink({ bandwidth: 3 }), ({ ctx, rank, compute, tensor }) => {
+    if (rank === 1) for (let i = 0; i < 10; i++) compute();
+    const transfersByRank = [
+      [
+        { tensor: tensor(1), to: 2 },
+        { tensor: tensor(3), to: 3 },
+      ],
+      [{ tensor: tensor(1), to: 2 }],
+      // Rank 2 waits for rank 1, too.
+      [
+        { tensor: tensor(1), from: 0 },
+        { tensor: tensor(1), from: 1 },
+      ],
+      [{ tensor: tensor(3), from: 0 }],
+    ];
+    ctx.world.sendRecv(transfersByRank[rank]!).wait();
+  });
+  // Four elements of 4/3 s each.
+  expect(listTimes(simulation, 0, "sendRecv")).toEqual([[0, expect.closeTo(16 / 3, 8)]]);
+});
+
 test("ranks with one rail each do not slow each other down", () => {
   const simulation = runScript({ sp: 4 }, createTwoRankNodes(1), sendAcross(1, 3));
   expect(listTimes(simulation, 0, "sendRecv")).toEqual([[0, 1]]);
@@ -175,6 +197,17 @@ test("the communication tax slows down the kernels of a rank that communicates",
     },
   );
   expect(listTimes(simulation, 0, "attend")).toEqual([[0, 1.5]]);
+});
+
+test("the communication tax does not slow down the host", () => {
+  const profile = { ...toyProfile, enqueue: 0.5, communicationTax: 0.5 };
+  const simulation = runScript({ sp: 2 }, profile, ({ ctx, rank, compute, tensor }) => {
+    const work = ctx.world.sendRecv([rank === 0 ? { tensor: tensor(8), to: 1 } : { tensor: tensor(8), from: 0 }]);
+    compute();
+    work.wait();
+  });
+  // Two fills, the message and the tile are enqueued.
+  expect(listTimes(simulation, 0, "attend")).toEqual([[2, 4]]);
 });
 
 test("all bytes and tiles are completed while rates change repeatedly", () => {
