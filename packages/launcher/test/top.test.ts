@@ -144,7 +144,7 @@ describe("the table", () => {
     }
   });
 
-  it("fits small terminals, and colors the slowest rank if colors are enabled", () => {
+  it("fits small terminals, and colors ranks by their state if colors are enabled", () => {
     for (const columns of [20, 60, 80, 120])
       for (const line of formatTable(createSample(), { ...style, columns }))
         expect(line.length).toBeLessThanOrEqual(columns);
@@ -152,8 +152,12 @@ describe("the table", () => {
     expect(shortTable).toHaveLength(4);
     expect(shortTable[2]).toMatch(/^ +1 /);
     expect(shortTable[3]).toContain("2 more ranks");
-    const [, , , slowestRow = ""] = formatTable(createSample(), { ...style, color: true });
-    expect([slowestRow.slice(0, 5), slowestRow.slice(-4)]).toEqual(["\u001b[33m", "\u001b[0m"]);
+    const { ranks, ...sample } = createSample();
+    const failedRank = { ...ranks[2]!, rank: 3, activity: "failed" as const };
+    const rows = formatTable({ ...sample, ranks: [...ranks, failedRank] }, { ...style, color: true }).slice(2, 6);
+    const [yellow, red, grey] = [33, 31, 90].map((code) => `\u001b[${code}m`);
+    expect(rows.map((row) => row.slice(0, 5))).toEqual(["   0 ", yellow, grey, red]);
+    expect(rows.map((row) => row.endsWith("\u001b[0m"))).toEqual([false, true, true, true]);
   });
 });
 
