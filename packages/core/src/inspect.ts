@@ -22,8 +22,8 @@ import { expectValue } from "./errors.ts";
  * ```
  */
 export function inspectAsString(prototype: object): void {
-  const isObject = typeof prototype === "object" && prototype !== null;
-  expectValue("inspectAsString", isObject, "the prototype of a class", prototype);
+  const isExtensible = typeof prototype === "object" && Object.isExtensible(prototype);
+  expectValue("inspectAsString", isExtensible, "the prototype of a class, which is not frozen", prototype);
   const value = function (this: object): string {
     return String(this);
   };
