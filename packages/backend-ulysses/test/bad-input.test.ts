@@ -41,3 +41,10 @@ test("rejects unknown options", () => {
     /ulysses: expected options among axis, inner, received "axes"/,
   );
 });
+
+test("the description names the axis, and an inner backend unless it is local()", () => {
+  const descriptions = [{}, { inner: local() }, { axis: "gpu", inner: ulysses({ axis: "node" }) }].map(
+    (options) => ulysses(options).description,
+  );
+  expect(descriptions).toEqual(["ulysses(sp)", "ulysses(sp)", "ulysses(gpu, ulysses(node))"]);
+});

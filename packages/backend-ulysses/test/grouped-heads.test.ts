@@ -54,6 +54,20 @@ test.each(
   checkTrials("ulysses", ranks);
 });
 
+test("chunks of a single number are exchanged: one row, one head and one column on each of two ranks", async () => {
+  const options = { placement: placements()[0]!, dtype: "float32", seed: 5 } as const;
+  const extents = [{ queries: 2, keys: 2, masks: ["full", "causal"] }];
+  const trials = backendTrials({ mesh: { sp: 2 }, axes: ["sp"] }, { ...options, extents }).map(
+    (trial): Trial => ({ ...trial, batch: 1, numHeads: 2, numKvHeads: 2, headDim: 1 }),
+  );
+  const ranks = await runOnWorld(makeWorld, { size: 2, wrapDevice: poisonMemory }, async (ctx) => {
+    const measurements: Measurement[] = [];
+    for (const trial of trials) measurements.push(await measureBackend(ctx, ulysses(), trial));
+    return measurements;
+  });
+  checkTrials("ulysses", ranks);
+});
+
 test("the inner backend receives the origin of each part of a rank's heads, forward and backward", async () => {
   const origins = { attend: new Set<string>(), attendBackward: new Set<string>() };
   const localBackend = local();
