@@ -1,4 +1,4 @@
-import { type AttentionBackend, type KvBlock, local, masks, type Tensor } from "@mosaic/core";
+import { type AttentionBackend, type Kernels, type KvBlock, local, masks, type Tensor } from "@mosaic/core";
 import { expect, test } from "vitest";
 import { type Violation, prove, record } from "../src/index.ts";
 import { faultyRing, type Site, interceptedRing } from "./fault-injection.ts";
@@ -217,6 +217,43 @@ test("prove reports a race if a kernel uses memory that a collective still write
     message:
       "rank 0, forward, after tile 1: attend accesses memory of pending collective #0; call wait() on the collective first",
   });
+});
+
+/** Tensors of one shape: memory that a pending collective receives and sends, and memory that it does not use. */
+type RaceOperands = Readonly<Record<"received" | "sent" | "other", Tensor>>;
+
+test.each<[string, (kernels: Kernels, operands: RaceOperands) => void, "race" | "no race"]>([
+  ["fill of received memory", (kernels, { received }) => kernels.fill(received, 0), "race"],
+  ["fill of sent memory", (kernels, { sent }) => kernels.fill(sent, 0), "race"],
+  ["copy to received memory", (kernels, { received, other }) => kernels.copy(received, other), "race"],
+  ["copy from received memory", (kernels, { received, other }) => kernels.copy(other, received), "race"],
+  ["copy from sent memory", (kernels, { sent, other }) => kernels.copy(other, sent), "no race"],
+  ["sum in received memory", (kernels, { received, other }) => kernels.binary("add", received, other, other), "race"],
+  ["sum of received memory", (kernels, { received, other }) => kernels.binary("add", other, other, received), "race"],
+  ["unary with received output", (kernels, { received, other }) => kernels.unary("exp", received, other), "race"],
+  ["unary with received input", (kernels, { received, other }) => kernels.unary("exp", other, received), "race"],
+  ["unary with sent input", (kernels, { sent, other }) => kernels.unary("exp", other, sent), "no race"],
+])("prove: a %s before the wait", (_, run, expected) => {
+  const backend: AttentionBackend = {
+    ...local(),
+    name: "racing",
+    axes: ["sp"],
+    attend(ctx) {
+      const group = ctx.mesh.group("sp");
+      const [received, sent, other] = [0, 1, 2].map(() => ctx.device.empty([4], "float32"));
+      ctx.device.kernels.fill(sent!, 1);
+      ctx.device.kernels.fill(other!, 1);
+      const work = group.sendRecv([
+        { tensor: sent!, to: 1 - group.rank },
+        { tensor: received!, from: 1 - group.rank },
+      ]);
+      run(ctx.device.kernels, { received: received!, sent: sent!, other: other! });
+      work.wait();
+      for (const x of [received, sent, other]) x!.dispose();
+    },
+  };
+  const races = findViolations(backend, { mesh: { sp: 2 } }).filter(({ kind }) => kind === "race");
+  expect(races.map(({ rank }) => rank)).toEqual(expected === "race" ? [0, 1] : []);
 });
 
 test("prove reports gradients of keys and values that are exchanged", () => {
