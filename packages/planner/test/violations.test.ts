@@ -267,6 +267,33 @@ test("prove reports gradients of keys and values that are exchanged", () => {
   expect(violations.map(({ message }) => message)).toEqual(["rank 0, dk: holds dv", "rank 0, dv: holds dk"]);
 });
 
+test.each([
+  ["q", "received q with heads 0 to 1 of samples 1 to 1 and k with heads 0 to 1 of samples 0 to 0"],
+  [
+    "dOut",
+    "dOut: expected rows 0..15 of heads 0 to 1 of samples 0 to 0, received dOut 0..15 of heads 0 to 1 of samples 1 to 1",
+  ],
+  ["lse", "lse or delta belongs to different queries"],
+  ["delta", "lse or delta belongs to different queries"],
+] as const)("prove reports a backward with %s of another sequence", (name, message) => {
+  const localBackend = local();
+  const backend: AttentionBackend = {
+    ...localBackend,
+    attendBackward(ctx, call, { dq, dk, dv }, { k, v, from }) {
+      for (const b of [0, 1]) {
+        const sampleOf = (x: Tensor, sample = b): Tensor => x.slice(0, sample, sample + 1);
+        const { q, dOut, lse, delta } = call;
+        const rows = { q: sampleOf(q), dOut: sampleOf(dOut), lse: sampleOf(lse), delta: sampleOf(delta) };
+        const sampleCall = { ...call, ...rows, [name]: sampleOf(call[name], 1 - b) };
+        const grads = { dq: sampleOf(dq), dk: sampleOf(dk), dv: sampleOf(dv) };
+        localBackend.attendBackward(ctx, sampleCall, grads, { k: sampleOf(k), v: sampleOf(v), from });
+      }
+    },
+  };
+  const [violation] = findViolations(backend, { mesh: { dp: 1 }, batch: 2 });
+  expect(violation!.message).toContain(message);
+});
+
 test("prove keeps as many violations as the limit allows and counts all", () => {
   const backend = faultyRing({ forward: () => {} });
   const { violations, total } = prove(record({ backend, ...sizes }), { limit: 3 });

@@ -135,7 +135,14 @@ export class AttentionOperands implements Tile {
     const contents =
       [...new Set(readResult.entries.map((entry) => this.#describeEntry(entry)))].join(", ") || "unknown contents";
     const rows = formatPositions(expected.positions.spans);
-    this.reportViolation("data", `${this.description}: ${name}: expected rows ${rows}, received ${contents}`);
+    // The expected rows, but of other heads or samples.
+    const otherRows = inputRows?.mismatchedEntries.length === 0 ? inputRows.rows : undefined;
+    const describeHeads = (headRows: Partial<Rows>): string =>
+      otherRows ? ` of ${this.#describeHeads(view, { ...otherRows, ...headRows })}` : "";
+    this.reportViolation(
+      "data",
+      `${this.description}: ${name}: expected rows ${rows}${describeHeads(expected)}, received ${contents}${describeHeads({})}`,
+    );
     return undefined;
   }
 
