@@ -129,6 +129,7 @@ const worlds: readonly World[] = [
   ["3 ranks, causal, grouped", 3, 47, { chunksPerRank: 2, causal: true, ...groupedOptions }],
   ["3 ranks, window, grouped, bfloat16", 3, 47, { mask: masks.slidingWindow(9), ...groupedOptions, ...bfloat16 }],
   ["3 ranks, shards of growing length, the first empty", 3, 20, { placement: growingPlacement, chunksPerRank: 2 }],
+  ["2 ranks and one token", 2, 1, {}],
   ["4 ranks", 4, 41, {}],
   [
     "4 ranks, striped, larger heads, float16",

@@ -44,6 +44,10 @@ test("a warm-up reduces topK from all chunks to its final value, in training onl
   expect(routings.map(({ topK }) => topK)).toEqual([7, 5, 3, 1, 5, 1, 1]);
   for (const { chosen, topK } of routings) for (const list of chosen.flat()) expect(list.length).toBe(topK);
   expect(denseToSparse(0, { topK: 2, chunks: 4, steps: 0 })).toBe(2);
+  expect(denseToSparse(3, { topK: 0, chunks: 1, steps: 10 })).toBe(0);
+  expect(() => denseToSparse(0, { topK: 0, chunks: 0, steps: 10 })).toThrow(
+    "denseToSparse: chunks: expected an integer ≥ 1, received 0",
+  );
   expect(() => denseToSparse(0, { topK: 4, chunks: 4, steps: 10 })).toThrow(
     "denseToSparse: expected topK from 0 to 3, the number of other chunks, received 4",
   );
