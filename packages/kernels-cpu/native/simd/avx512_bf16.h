@@ -30,6 +30,10 @@ struct Avx512Bf16 : Avx512 {
     __asm__("" : "+v"(v));
     return v;
   }
+  /// Like Avx512::storeBf16 in one instruction, except that denormals are stored as 0, which they are as operands.
+  MOSAIC_INLINE void storeBf16(uint16_t* p, Vec v) {
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));
+  }
   /// Rounds to nearest even, denormals to 0. Returns the lanes of `low` followed by those of `high`.
   MOSAIC_INLINE Pairs roundToPairs(Vec low, Vec high) {
     return reinterpret_cast<Pairs>(_mm512_cvtne2ps_pbh(high, low));
