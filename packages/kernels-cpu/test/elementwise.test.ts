@@ -133,6 +133,18 @@ onEveryIsa("elementwise", (device) => {
     }
   });
 
+  test("computes gelu and its derivative within a few units in the last place near 0", async () => {
+    const { x, values } = createSample(device(), [4001], { value: (i) => i / 2000 - 1 });
+    using dy = full(device(), [4001], 1);
+    using out = device().empty([4001], "float32");
+    device().kernels.unary("gelu", out, x);
+    expect(findMismatch(await out.read(), values.map(unaryReferences.gelu[0]), { tolerance: 3e-7 })).toBeUndefined();
+    device().kernels.unaryBackward("gelu", out, x, dy);
+    const slopes = values.map(unaryReferences.gelu[1]);
+    const magnitude = slopes.map((slope) => Math.abs(slope) + 0.1); // the derivative is 0 at −0.75
+    expect(findMismatch(await out.read(), slopes, { tolerance: 6e-7, magnitude })).toBeUndefined();
+  });
+
   test("computes derivatives at the limits of their ranges", async () => {
     const inputs = [0, -0, NaN, 88.5, -87, -100, -110, 1e-40, 3e38, -3e38, 20, -20];
     const { x, values } = createSample(device(), [inputs.length], { value: (i) => inputs[i]! });

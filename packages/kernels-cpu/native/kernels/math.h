@@ -1,8 +1,9 @@
 // Elementary functions of float32 vectors, accurate to about 2 units in the last place.
 //
-// The kernels of this folder are compiled without fusing products and sums, so that every instruction set computes the
-// same bits. In the epilogues of products and in attention, compilers may fuse them. Polynomials: Moshier's Cephes
-// library (single precision), except where stated.
+// Products and sums are fused only explicitly where these functions are compiled without contraction, as in the kernels
+// of this folder, so that every instruction set but Scalar, whose fma rounds twice, computes the same bits. In the
+// epilogues of products and in attention, compilers may fuse more. Polynomials: Moshier's Cephes library (single
+// precision), except where stated.
 #pragma once
 
 #if defined(__AVX2__)
@@ -110,20 +111,36 @@ MOSAIC_INLINE typename T::Vec scaleByPowerOfTwo(typename T::Vec p, typename T::V
   return p * powerOfTwo<T>(half) * powerOfTwo<T>(exponent - half);
 }
 
+/// Returns c[0] + c[1] x + c[2] x² + …
+template <class T, int size>
+MOSAIC_INLINE typename T::Vec polynomial(const float (&c)[size], typename T::Vec x) {
+  typename T::Vec p = T::set1(c[size - 1]);
+#pragma GCC unroll 16
+  for (int i = size - 2; i >= 0; i--) p = T::fma(p, x, T::set1(c[i]));
+  return p;
+}
+
+/// Returns e^(scale · x) for a constant power of two `scale` and |scale · x| ≤ 120; NaN for NaN. The scale is part of the
+/// constants and rounds nothing. The polynomial is minimax in relative error (4e-9).
 template <class T>
-MOSAIC_INLINE typename T::Vec expOf(typename T::Vec x) {
+MOSAIC_INLINE typename T::Vec boundedExpOf(float scale, typename T::Vec x) {
   using V = typename T::Vec;
   const V magic = T::set1(12582912.0f);  // 1.5 · 2²³: adding it leaves the nearest integer in the low bits
-  x = T::min(T::set1(89.0f), T::max(T::set1(-104.0f), x));
-  const V n = x * T::set1(1.44269504088896341f) + magic - magic;
-  const V r = (x - n * T::set1(0.693359375f)) + n * T::set1(2.12194440e-4f);
-  V p = T::set1(1.9875691500e-4f);
-  p = p * r + T::set1(1.3981999507e-3f);
-  p = p * r + T::set1(8.3334519073e-3f);
-  p = p * r + T::set1(4.1665795894e-2f);
-  p = p * r + T::set1(1.6666665459e-1f);
-  p = p * r + T::set1(5.0000001201e-1f);
-  return scaleByPowerOfTwo<T>(p * (r * r) + r + T::set1(1.0f), n);
+  const V n = T::fma(x, T::set1(scale * 1.44269504088896341f), magic) - magic;
+  const V r = T::fma(n, T::set1(2.12194440e-4f / scale), T::fma(n, T::set1(-0.693359375f / scale), x));
+  const float square = scale * scale, fourth = square * square;
+  V p = T::set1(0.0013865442f * square * fourth);
+  p = T::fma(p, r, T::set1(0.00836758222f * scale * fourth));
+  p = T::fma(p, r, T::set1(0.0416672193f * fourth));
+  p = T::fma(p, r, T::set1(0.166665331f * scale * square));
+  p = T::fma(p, r, T::set1(0.5f * square));
+  p = T::fma(p, r, T::set1(scale));
+  return scaleByPowerOfTwo<T>(T::fma(p, r, T::set1(1.0f)), n);
+}
+
+template <class T>
+MOSAIC_INLINE typename T::Vec expOf(typename T::Vec x) {
+  return boundedExpOf<T>(1, T::min(T::set1(89.0f), T::max(T::set1(-104.0f), x)));
 }
 
 template <class T>
@@ -157,19 +174,19 @@ MOSAIC_INLINE typename T::Vec logOf(typename T::Vec x) {
   return blend<T>(reinterpret_cast<Int<T>>(x == T::zero()), T::zero() - infinity, y);
 }
 
+/// tanh(√z) = √z + z √z p(z) for z < 0.625².
+inline constexpr float kTanhCoefficients[5] = {-3.33332819422e-1f, 1.33314422036e-1f, -5.37397155531e-2f,
+                                               2.06390887954e-2f, -5.70498872745e-3f};
+
 template <class T>
 MOSAIC_INLINE typename T::Vec tanhOf(typename T::Vec x) {
   using V = typename T::Vec;
   const V one = T::set1(1.0f), magnitude = absOf<T>(x), z = x * x;
-  V p = T::set1(-5.70498872745e-3f);
-  p = p * z + T::set1(2.06390887954e-2f);
-  p = p * z + T::set1(-5.37397155531e-2f);
-  p = p * z + T::set1(1.33314422036e-1f);
-  p = p * z + T::set1(-3.33332819422e-1f);
-  const V smallResult = p * z * x + x;
-  const V far = one - (one + one) / (expOf<T>(magnitude + magnitude) + one);
+  const V smallResult = T::fma(polynomial<T>(kTanhCoefficients, z) * z, x, x);
+  const V e = boundedExpOf<T>(2, T::min(T::set1(44.5f), magnitude));
+  const V far = one - T::set1(2.0f) / (e + one);
   const V signedFar = fromBits<T>(intBits<T>(far) | (intBits<T>(x) & static_cast<int32_t>(0x80000000u)));
-  return blend<T>(lessThan<T>(magnitude, T::set1(0.625f)), smallResult, signedFar);
+  return T::select(T::lessThan(magnitude, T::set1(0.625f)), smallResult, signedFar);
 }
 
 /// The sigmoid and its derivative. Compilers omit the one that a caller of `computeSigmoid` does not use.
@@ -183,8 +200,9 @@ struct Sigmoid {
 template <class T>
 MOSAIC_INLINE Sigmoid<T> computeSigmoid(typename T::Vec x) {
   using V = typename T::Vec;
-  const V one = T::set1(1.0f), e = expOf<T>(negate<T>(absOf<T>(x))), s = one / (one + e);
-  return {blend<T>(lessThan<T>(x, T::zero()), e * s, s), e * s * s};
+  const V one = T::set1(1.0f), e = boundedExpOf<T>(-1, T::min(T::set1(104.0f), absOf<T>(x)));
+  const V s = one / (one + e);
+  return {T::select(T::lessThan(x, T::zero()), e * s, s), e * s * s};
 }
 
 /// The standard normal distribution function Φ(x) and density φ(x).
@@ -193,24 +211,20 @@ struct Normal {
   typename T::Vec cdf, density;
 };
 
-/// Computes both from one exponential, e = exp(−x² / 2). The tail 1 − Φ(|x|) is e · t · p(t) with t = 1 / (1 + c |x|),
-/// the form of Abramowitz and Stegun, 26.2.17. The coefficients are minimax in relative error (6e-8) for |x| < 14.6;
-/// beyond, e is 0. The relative error of cdf is below 1.5e-6 for x > −6.
+/// (1 − Φ(a)) · exp(a² / 2), the Mills ratio divided by √(2π), as a rational function, minimax in relative error (2e-8)
+/// for 0 ≤ a < 14.7. All coefficients are positive, so that no sum loses digits.
+inline constexpr float kTailNumerator[5] = {0.5f, 0.438695997f, 0.1835327f, 0.0407336615f, 0.00413125195f};
+inline constexpr float kTailDenominator[6] = {1.0f,         1.67527699f, 1.20373809f,
+                                              0.470256269f, 0.10211046f, 0.0103553962f};
+
+/// Computes both from one exponential, e = exp(−x² / 2), which is 0 from |x| = 14.5 on. The relative error of cdf is
+/// below 1.5e-6 for x > −6.
 template <class T>
 MOSAIC_INLINE Normal<T> computeNormal(typename T::Vec x) {
   using V = typename T::Vec;
-  const V one = T::set1(1.0f), e = expOf<T>(T::set1(-0.5f) * x * x), t = one / (one + T::set1(0.28f) * absOf<T>(x));
-  V p = T::set1(0.0231058206f);
-  p = p * t + T::set1(-0.0849106833f);
-  p = p * t + T::set1(0.0730096400f);
-  p = p * t + T::set1(0.0171021484f);
-  p = p * t + T::set1(0.0558781177f);
-  p = p * t + T::set1(0.0909488127f);
-  p = p * t + T::set1(0.101223171f);
-  p = p * t + T::set1(0.111953251f);
-  p = p * t + T::set1(0.111689739f);
-  const V tail = e * (p * t);
-  return {blend<T>(lessThan<T>(x, T::zero()), tail, one - tail), T::set1(0.398942280401432678f) * e};
+  const V a = T::min(T::set1(15.0f), absOf<T>(x)), e = boundedExpOf<T>(-0.5f, a * a);
+  const V tail = e * (polynomial<T>(kTailNumerator, a) / polynomial<T>(kTailDenominator, a));
+  return {T::select(T::lessThan(x, T::zero()), tail, T::set1(1.0f) - tail), T::set1(0.398942280401432678f) * e};
 }
 
 /// Computes sin and cos of 2πu for 0 ≤ u < 1.
