@@ -200,15 +200,22 @@ struct BlockProduct {
   MOSAIC_INLINE void storeThroughMemory(const GemmBlock& block, const Tile& c, int32_t i, int64_t j, int presentRows) {
     constexpr int tileWidth = vectors * L;
     alignas(64) float sums[sizeof(Tile) / sizeof(float)];
-    forEachRow<rows, Tile>(presentRows, [&](int r) __attribute__((always_inline)) {
-#pragma GCC unroll 8
-      for (int n = 0; n < vectors; n++) V::store(sums + r * tileWidth + n * L, Tile::get(c, r, n));
-    });
     Matrix out = block.out;
     out.data = at(out, i, j);
-    const GemmEpilogue epilogue =
+    GemmEpilogue epilogue =
         block.epilogue ? epilogueAt(*block.epilogue, i, j, out.data - block.out.data) : GemmEpilogue{};
     const float* earlier = block.sum ? block.sum + i * block.sumStride + j : nullptr;
+    // Bias is added to sums in registers if they are complete.
+    const float* bias = !earlier && !block.add && j + tileWidth <= block.columns ? epilogue.columnBias : nullptr;
+    if (bias) epilogue.columnBias = nullptr;
+    forEachRow<rows, Tile>(presentRows, [&](int r) __attribute__((always_inline)) {
+#pragma GCC unroll 8
+      for (int n = 0; n < vectors; n++) {
+        Vec x = Tile::get(c, r, n);
+        if (bias) x = V::add(x, V::load(bias + n * L));
+        V::store(sums + r * tileWidth + n * L, x);
+      }
+    });
     SumsStore<V>::run({sums, presentRows, minOf(tileWidth, block.columns - j), tileWidth, earlier, block.sumStride},
                       out, block.add, block.epilogue ? &epilogue : nullptr);
   }

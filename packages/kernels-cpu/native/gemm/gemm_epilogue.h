@@ -8,8 +8,7 @@
 namespace mosaic {
 namespace {
 
-/// Finished sums in a buffer that may be overwritten: [rows][width], of which `columns` are used; at most
-/// kChunkElements.
+/// Finished sums in a buffer that may be overwritten: [rows][width], of which `columns` are used.
 struct FinishedSums {
   float* values;
   int64_t rows, columns, width;  // width is a multiple of the lanes
@@ -25,24 +24,26 @@ class SumsStore {
 
  public:
   MOSAIC_NOINLINE void run(const FinishedSums& sums, const Matrix& out, bool add, const GemmEpilogue* epilogue) {
-    alignas(64) float gates[kChunkElements];
-    const bool hasGate = epilogue && epilogue->gate;
-    for (int64_t row = 0; row < sums.rows; row++) {
-      completeRow(sums, row, out, add, epilogue);
-      if (hasGate) loadGates(sums, row, out, {epilogue->gate, gates + row * sums.width});
-    }
-    float* activated = hasGate ? gates : sums.values;
-    if (epilogue && epilogue->hasActivation)
-      applyUnary<V>(epilogue->activation, activated, activated, sums.rows * sums.width);
-    for (int64_t row = 0; row < sums.rows; row++) storeRow(sums, row, out, hasGate ? gates : nullptr);
+    const bool areSumsComplete =
+        !sums.earlier && !add && !(epilogue && (epilogue->columnBias || epilogue->rowBias || epilogue->preActivation));
+    for (int64_t row = 0; !areSumsComplete && row < sums.rows; row++) completeRow(sums, row, out, add, epilogue);
+    const char* gate = epilogue ? epilogue->gate : nullptr;
+    if (!epilogue || !epilogue->hasActivation) return storeRows(sums, out, gate, [](Vec x) { return x; });
+    visitUnary<V>(epilogue->activation, [&](const auto& activation) __attribute__((always_inline)) {
+      storeRows(sums, out, gate, activation);
+    });
   }
 
  private:
-  /// Calls fn(first column, number of columns) for one vector at a time.
+  /// Calls fn(first column, number of columns) for one vector at a time. The number is a constant for full vectors.
   template <class Fn>
-  MOSAIC_INLINE void forEachVector(int64_t columns, Fn fn) {
-    for (int64_t c = 0; c < columns; c += L) fn(c, static_cast<int>(minOf(L, columns - c)));
+  MOSAIC_INLINE void forEachVector(int64_t columns, const Fn& fn) {
+    int64_t c = 0;
+    for (; c + L <= columns; c += L) fn(c, L);
+    if (c < columns) fn(c, static_cast<int>(columns - c));
   }
+
+  MOSAIC_INLINE Vec loadLanes(const float* from, int n) { return n == L ? V::load(from) : V::loadPartial(from, n); }
 
   MOSAIC_INLINE void completeRow(const FinishedSums& sums, int64_t row, const Matrix& out, bool add,
                                  const GemmEpilogue* epilogue) {
@@ -51,11 +52,11 @@ class SumsStore {
     const float* columnBias = epilogue ? epilogue->columnBias : nullptr;
     const float* rowBias = epilogue ? epilogue->rowBias : nullptr;
     char* preActivation = epilogue ? epilogue->preActivation : nullptr;
-    forEachVector(sums.columns, [&](int64_t c, int n) {
+    forEachVector(sums.columns, [&](int64_t c, int n) __attribute__((always_inline)) {
       Vec x = V::load(values + c);
-      if (earlier) x = V::add(x, V::loadPartial(earlier + c, n));
+      if (earlier) x = V::add(x, loadLanes(earlier + c, n));
       if (add) x = V::add(loadElements<V>(out.dtype, at(out, row, c), out.columnStride, n), x);
-      if (columnBias) x = V::add(x, V::loadPartial(columnBias + c, n));
+      if (columnBias) x = V::add(x, loadLanes(columnBias + c, n));
       if (rowBias) x = V::add(x, V::set1(rowBias[row]));
       if (preActivation)
         storeElements<V>(out.dtype, preActivation + (at(out, row, c) - out.data), out.columnStride, x, n);
@@ -63,26 +64,22 @@ class SumsStore {
     });
   }
 
-  struct GateRow {
-    const char* gate;  // starts at the first row and column
-    float* values;     // [width]; zeros past the last column
-  };
-
-  MOSAIC_INLINE void loadGates(const FinishedSums& sums, int64_t row, const Matrix& out, const GateRow& to) {
-    forEachVector(sums.width, [&](int64_t c, int) {
-      const int n = static_cast<int>(maxOf(0, minOf(L, sums.columns - c)));
-      const char* from = to.gate + (at(out, row, c) - out.data);
-      V::store(to.values + c, n == 0 ? V::zero() : loadElements<V>(out.dtype, from, out.columnStride, n));
-    });
-  }
-
-  MOSAIC_INLINE void storeRow(const FinishedSums& sums, int64_t row, const Matrix& out, const float* gates) {
-    const float* values = sums.values + row * sums.width;
-    forEachVector(sums.columns, [&](int64_t c, int n) {
-      Vec x = V::load(values + c);
-      if (gates) x = V::mul(x, V::load(gates + row * sums.width + c));
-      storeElements<V>(out.dtype, at(out, row, c), out.columnStride, x, n);
-    });
+  /// Stores complete sums: activated, or multiplied by their activated gates.
+  template <class Activation>
+  MOSAIC_INLINE void storeRows(const FinishedSums& sums, const Matrix& out, const char* gate,
+                               const Activation& activation) {
+    for (int64_t row = 0; row < sums.rows; row++) {
+      const float* values = sums.values + row * sums.width;
+      char* to = at(out, row, 0);
+      const int64_t step = out.columnStride * dtypeBytes(out.dtype);
+      for (int64_t c = 0; c < sums.columns; c += L, to += L * step) {
+        const int n = static_cast<int>(minOf(L, sums.columns - c));
+        const Vec x = V::load(values + c);
+        const Vec gates = gate ? loadElements<V>(out.dtype, gate + (to - out.data), out.columnStride, n) : x;
+        const Vec activated = activation(gates);
+        storeElements<V>(out.dtype, to, out.columnStride, gate ? V::mul(x, activated) : activated, n);
+      }
+    }
   }
 };
 

@@ -103,29 +103,35 @@ MOSAIC_INLINE void computeGeluTanhArgument(typename T::Vec x, typename T::Vec& u
   slope = twice * (one + T::set1(3.0f) * cubic);
 }
 
-/// gelu is the exact form x · Φ(x) (Hendrycks and Gimpel 2016), PyTorch's default; geluTanh is their approximation.
-template <class T>
-MOSAIC_NOINLINE void applyUnary(UnaryOp op, float* out, const float* x, int64_t n) {
+/// Calls visit(fn) with a function of vectors. gelu is the exact form x · Φ(x) (Hendrycks and Gimpel 2016), PyTorch's
+/// default; geluTanh is their approximation.
+template <class T, class Visit>
+MOSAIC_INLINE void visitUnary(UnaryOp op, const Visit& visit) {
   using V = typename T::Vec;
   switch (op) {
-    case UnaryOp::Neg: return map1<T>(out, x, n, [](V v) { return negate<T>(v); });
-    case UnaryOp::Exp: return map1<T>(out, x, n, [](V v) { return expOf<T>(v); });
-    case UnaryOp::Log: return map1<T>(out, x, n, [](V v) { return logOf<T>(v); });
-    case UnaryOp::Sqrt: return map1<T>(out, x, n, [](V v) { return sqrtOf<T>(v); });
-    case UnaryOp::Rsqrt: return map1<T>(out, x, n, [](V v) { return T::set1(1.0f) / sqrtOf<T>(v); });
-    case UnaryOp::Tanh: return map1<T>(out, x, n, [](V v) { return tanhOf<T>(v); });
-    case UnaryOp::Sigmoid: return map1<T>(out, x, n, [](V v) { return computeSigmoid<T>(v).value; });
-    case UnaryOp::Relu: return map1<T>(out, x, n, [](V v) { return T::max(T::zero(), v); });  // keeps NaN
-    case UnaryOp::Gelu: return map1<T>(out, x, n, [](V v) { return v * computeNormal<T>(v).cdf; });
+    case UnaryOp::Neg: return visit([](V v) { return negate<T>(v); });
+    case UnaryOp::Exp: return visit([](V v) { return expOf<T>(v); });
+    case UnaryOp::Log: return visit([](V v) { return logOf<T>(v); });
+    case UnaryOp::Sqrt: return visit([](V v) { return sqrtOf<T>(v); });
+    case UnaryOp::Rsqrt: return visit([](V v) { return T::set1(1.0f) / sqrtOf<T>(v); });
+    case UnaryOp::Tanh: return visit([](V v) { return tanhOf<T>(v); });
+    case UnaryOp::Sigmoid: return visit([](V v) { return computeSigmoid<T>(v).value; });
+    case UnaryOp::Relu: return visit([](V v) { return T::max(T::zero(), v); });  // keeps NaN
+    case UnaryOp::Gelu: return visit([](V v) { return v * computeNormal<T>(v).cdf; });
     case UnaryOp::GeluTanh:
-      return map1<T>(out, x, n, [](V v) {
+      return visit([](V v) {
         V u, slope;
         computeGeluTanhArgument<T>(v, u, slope);
         return v * computeSigmoid<T>(u).value;
       });
-    case UnaryOp::Silu: return map1<T>(out, x, n, [](V v) { return v * computeSigmoid<T>(v).value; });
-    case UnaryOp::Square: return map1<T>(out, x, n, [](V v) { return v * v; });
+    case UnaryOp::Silu: return visit([](V v) { return v * computeSigmoid<T>(v).value; });
+    case UnaryOp::Square: return visit([](V v) { return v * v; });
   }
+}
+
+template <class T>
+MOSAIC_NOINLINE void applyUnary(UnaryOp op, float* out, const float* x, int64_t n) {
+  visitUnary<T>(op, [&](const auto& fn) __attribute__((always_inline)) { map1<T>(out, x, n, fn); });
 }
 
 template <class T>
