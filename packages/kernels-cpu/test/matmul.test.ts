@@ -70,6 +70,19 @@ onEveryIsa("matmul", (device) => {
     },
   );
 
+  test("computes products of a transposed matrix by many panels, and of one with columns a page apart", async () => {
+    for (const sizes of [
+      [200, 1600, 40],
+      [1024, 20, 40],
+    ] as const) {
+      for (const layout of ["dense", "turned"] as const) {
+        const layouts = ["dense", "turned", layout] as const;
+        const mismatch = await multiplyOnce({ sizes, dtype: "float32", layouts, accumulate: true });
+        expect(mismatch, `${sizes} ${layout}`).toBeUndefined();
+      }
+    }
+  });
+
   async function multiplyOnce({ sizes: [m, n, k], dtype, layouts, accumulate }: Case): Promise<string | undefined> {
     const random = createGenerator(m * n + k);
     const a = createSample(device(), [m, k], { dtype, layout: layouts[1], value: random });

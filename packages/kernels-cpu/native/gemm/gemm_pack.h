@@ -22,6 +22,10 @@ template <class V>
 struct GemmPack<V, Float32Operands> {
   static constexpr int64_t L = V::lanes, width = V::wideVectors * L;
   static constexpr int32_t depthMultiple = 1, rowMultiple = 1;
+  /// Panels for which rows are read from columns of a in place: each step of a tile reads one or two lines, which other
+  /// rows share. For more panels, transposing the rows once is faster. Columns a multiple of a page apart map to so few
+  /// cache sets that the lines come from the last-level cache; only a step with vectors of 16 lanes takes that long.
+  static constexpr int64_t kMaxColumnPanels = 24;
 
   /// Packs as [depth][width], padded with zeros.
   MOSAIC_NOINLINE void packColumns(const Matrix& b, const MatrixPart& part, void* panel) {
@@ -50,11 +54,13 @@ struct GemmPack<V, Float32Operands> {
       return {first, a.rowStride, 1};
     }
     if (a.dtype == DType::Float32 && a.rowStride == 1) {
+      const bool areColumnsFarApart = a.columnStride % 1024 == 0;
+      if (panels <= kMaxColumnPanels && (L == 16 || !areColumnsFarApart)) return {first, 1, a.columnStride};
       if (part.rows >= L && part.columns >= L) {
         transposeRows(a, part, static_cast<float*>(buffer));
         return {buffer, part.columns, 1};
       }
-      if (a.columnStride % 1024 != 0) return {first, 1, a.columnStride};
+      if (!areColumnsFarApart) return {first, 1, a.columnStride};
     }
     const bool areLinesRows = a.rowStride != 1;
     const int64_t length = areLinesRows ? part.columns : part.rows, count = areLinesRows ? part.rows : part.columns;
