@@ -18,6 +18,16 @@ MOSAIC_INLINE void map2(float* out, const float* a, const float* b, int64_t n, F
     T::storePartial(out + i, fn(T::loadPartial(a + i, remaining), T::loadPartial(b + i, remaining)), remaining);
 }
 
+/// out[i] ← fn(a[i], b[i], c[i]), all dense.
+template <class T, class Fn>
+MOSAIC_INLINE void map3(float* out, const float* a, const float* b, const float* c, int64_t n, Fn fn) {
+  int64_t i = 0;
+  for (; i + T::lanes <= n; i += T::lanes) T::store(out + i, fn(T::load(a + i), T::load(b + i), T::load(c + i)));
+  const int remaining = static_cast<int>(n - i);
+  const auto load = [&](const float* from) { return T::loadPartial(from + i, remaining); };
+  if (remaining > 0) T::storePartial(out + i, fn(load(a), load(b), load(c)), remaining);
+}
+
 /// out[i] ← fn(a[i]), both dense.
 template <class T, class Fn>
 MOSAIC_INLINE void map1(float* out, const float* a, int64_t n, Fn fn) {

@@ -103,5 +103,15 @@ MOSAIC_NOINLINE void flush(DType dtype, char* data, int64_t stride, int64_t n, c
   if (stride != 1) scatter(dense, to, stride, n);
 }
 
+/// Stores one element.
+template <class T>
+MOSAIC_INLINE void flushElement(DType dtype, char* data, float value) {
+  if (dtype == DType::Float32) {
+    *reinterpret_cast<float*>(data) = value;
+  } else {
+    flush<T>(dtype, data, 1, 1, &value);
+  }
+}
+
 }  // namespace
 }  // namespace mosaic

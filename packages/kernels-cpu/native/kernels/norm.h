@@ -50,28 +50,58 @@ void layerNorm(const LayerNormArguments& args, Pool& pool) {
     const float* row = fetchRow<T>(rowX, data[1], buffers[1]);
     const RowStatistics statistics = rowStatistics<T>(row, n, isCentered, norm.epsilon);
     const V mean = T::set1(statistics.mean), rstd = T::set1(statistics.rstd);
-    map2<T>(buffers[0], row, weight, n, [&](V v, V w) { return (v - mean) * rstd * w; });
-    applyBinary<T>(BinaryOp::Add, buffers[0], buffers[0], bias, n);
-    flushRow<T>(rowOut, data[0], buffers[0]);
-    flush<T>(outerLoop.dtype[2], data[2], 1, 1, &statistics.rstd);
-    if (isCentered) flush<T>(outerLoop.dtype[3], data[3], 1, 1, &statistics.mean);
+    float* to = targetRow(rowOut, data[0], buffers[0]);
+    map3<T>(to, row, weight, bias, n, [&](V v, V w, V b) { return (v - mean) * rstd * w + b; });
+    flushRow<T>(rowOut, data[0], to);
+    flushElement<T>(outerLoop.dtype[2], data[2], statistics.rstd);
+    if (isCentered) flushElement<T>(outerLoop.dtype[3], data[3], statistics.mean);
   });
+}
+
+/// A row of the backward. `products` is scratch memory; `partial` receives dWeight and dBias.
+struct NormGradientRow {
+  float* dx;
+  const float *x, *dy, *weight;
+  float *products, *const (&partial)[2];
+  int64_t length;
+};
+
+/// products ← normalized x · dy, which is added to dWeight; dBias += dy.
+template <class T>
+MOSAIC_INLINE void addParameterTerms(const NormGradientRow& row, typename T::Vec mean, typename T::Vec rstd) {
+  using V = typename T::Vec;
+  const auto addVector = [&](int64_t i, int count) __attribute__((always_inline)) {
+    const auto load = [&](const float* from) __attribute__((always_inline)) {
+      return count == T::lanes ? T::load(from + i) : T::loadPartial(from + i, count);
+    };
+    const auto store = [&](float* to, V v) __attribute__((always_inline)) {
+      count == T::lanes ? T::store(to + i, v) : T::storePartial(to + i, v, count);
+    };
+    const V dy = load(row.dy), product = (load(row.x) - mean) * rstd * dy;
+    store(row.products, product);
+    store(row.partial[0], T::add(load(row.partial[0]), product));
+    store(row.partial[1], T::add(load(row.partial[1]), dy));
+  };
+  int64_t i = 0;
+  for (; i + T::lanes <= row.length; i += T::lanes) addVector(i, T::lanes);
+  if (i < row.length) addVector(i, static_cast<int>(row.length - i));
 }
 
 /// Computes the backward of one row: writes dx, and adds to this chunk's dWeight and dBias.
 template <class T>
-MOSAIC_NOINLINE void normBackwardRow(float* dx, const float* x, const float* dy, const RowStatistics& statistics,
-                                     bool isCentered, const float* weight, float* const (&partial)[2], int64_t n) {
+MOSAIC_NOINLINE void normBackwardRow(const NormGradientRow& row, const RowStatistics& statistics, bool isCentered) {
   using V = typename T::Vec;
+  const int64_t n = row.length;
   const V mean = T::set1(statistics.mean), rstd = T::set1(statistics.rstd);
-  map2<T>(dx, x, dy, n, [&](V v, V g) { return (v - mean) * rstd * g; });  // normalized x · dy
-  applyBinary<T>(BinaryOp::Add, partial[0], partial[0], dx, n);
-  applyBinary<T>(BinaryOp::Add, partial[1], partial[1], dy, n);
-  const float count = static_cast<float>(n);
-  const float xProjection = sumRow<T>(dx, weight, n, [](V v, V w) { return v * w; }) / count;
-  const float gradientMean = isCentered ? sumRow<T>(dy, weight, n, [](V g, V w) { return g * w; }) / count : 0.0f;
-  map2<T>(dx, dy, weight, n, [&](V g, V w) { return g * w - T::set1(gradientMean); });
-  map2<T>(dx, dx, x, n, [&](V g, V v) { return rstd * (g - (v - mean) * rstd * T::set1(xProjection)); });
+  addParameterTerms<T>(row, mean, rstd);
+  const auto dotWeight = [&](const float* values) __attribute__((always_inline)) {
+    return sumRow<T>(values, row.weight, n, [](V v, V w) { return v * w; }) / static_cast<float>(n);
+  };
+  const V xProjection = T::set1(dotWeight(row.products));
+  const V gradientMean = T::set1(isCentered ? dotWeight(row.dy) : 0.0f);
+  map3<T>(row.dx, row.dy, row.weight, row.x, n, [&](V g, V w, V v) {
+    return rstd * (g * w - gradientMean - (v - mean) * rstd * xProjection);
+  });
 }
 
 template <class T>
@@ -91,7 +121,8 @@ void layerNormBackward(const LayerNormBackwardArguments& args, Pool& pool) {
   pool.parallelFor(chunks, [&](int64_t chunk, int worker) {
     Arena& arena = pool.arena(worker);
     arena.reset();
-    float* buffers[3] = {arena.allocate<float>(n), arena.allocate<float>(n), arena.allocate<float>(n)};
+    float* buffers[4];
+    for (float*& buffer : buffers) buffer = arena.allocate<float>(n);
     float* const partial[2] = {partials + 2 * n * chunk, partials + 2 * n * chunk + n};
     for (int64_t i = 0; i < 2 * n; i++) partial[0][i] = 0;
     const int64_t end = minOf(outerLoop.size, (chunk + 1) * kChunkRows);
@@ -104,9 +135,11 @@ void layerNormBackward(const LayerNormBackwardArguments& args, Pool& pool) {
       const RowStatistics statistics{
           isCentered ? *fetch<T>(outerLoop.dtype[4], cursor.data[4], 1, 1, &statBuffer[0]) : 0.0f,
           *fetch<T>(outerLoop.dtype[3], cursor.data[3], 1, 1, &statBuffer[1])};
-      normBackwardRow<T>(buffers[0], fetchRow<T>(rows[1], cursor.data[1], buffers[1]),
-                         fetchRow<T>(rows[2], cursor.data[2], buffers[2]), statistics, isCentered, scale, partial, n);
-      flushRow<T>(rows[0], cursor.data[0], buffers[0]);
+      float* dx = targetRow(rows[0], cursor.data[0], buffers[0]);
+      normBackwardRow<T>({dx, fetchRow<T>(rows[1], cursor.data[1], buffers[1]),
+                          fetchRow<T>(rows[2], cursor.data[2], buffers[2]), scale, buffers[3], partial, n},
+                         statistics, isCentered);
+      flushRow<T>(rows[0], cursor.data[0], dx);
     }
   });
   if (chunks == 0) return;

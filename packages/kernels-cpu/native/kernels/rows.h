@@ -35,6 +35,11 @@ MOSAIC_INLINE const float* fetchRow(const Row& row, const char* data, float* buf
   return buffer;
 }
 
+/// Returns where to compute a row: in place if it is dense float32, else in `buffer`, stored by `flushRow`.
+MOSAIC_INLINE float* targetRow(const Row& row, char* data, float* buffer) {
+  return target(row.dtype, data, row.stride, buffer);
+}
+
 template <class T>
 MOSAIC_INLINE void flushRow(const Row& row, char* data, const float* values) {
   for (int64_t start = 0; start < row.length; start += kChunkElements) {
@@ -138,7 +143,7 @@ void rowDot(const RowDotArguments& args, Pool& pool) {
     const float* x = fetchRow<T>(rowA, data[1], buffers[0]);
     const float* y = fetchRow<T>(rowB, data[2], buffers[1]);
     const float sum = sumRow<T>(x, y, rowA.length, [](V u, V v) { return T::mul(u, v); });
-    flush<T>(outerLoop.dtype[0], data[0], 1, 1, &sum);
+    flushElement<T>(outerLoop.dtype[0], data[0], sum);
   });
 }
 
