@@ -80,7 +80,8 @@ class GradientGroup {
         elementBytes_(dtypeBytes(kernels_.products)),
         rowStride_(paddedStride(roundUp(std::max(depth_, valueDepth_), kernels_.depthMultiple), elementBytes_)),
         keysPerStrip_(isPaired() ? kernels_.gradientBlock / kPairedStrips : kStripKeys),
-        panels_(static_cast<size_t>(groupPanels(call))) {
+        panels_(static_cast<size_t>(std::min<int64_t>(
+            groupPanels(call), roundUp(task.rows.end - task.rows.begin, kernels_.width) / kernels_.width))) {
     reader_.select(task.batch, task.keyHead);
     const int64_t rows = static_cast<int64_t>(panels_.size()) * kernels_.width;
     weights_ = arena.allocate<char>(kernels_.gradientBlock * rows * elementBytes_);
@@ -481,8 +482,7 @@ class GradientGroup {
   float* rowBuffer_;
   ModifiedScratch scratch_{};            // for one block
   bool areOperandsFinite_ = true;        // whether all rows of q and dOut are finite
-  bool areSegmentsDisjoint_ = true;      // no key is in two segments of a panel, after segments are widened to
-                                         // `keyMultiple`
+  bool areSegmentsDisjoint_ = true;      // no key is in two segments of a panel, widened to `keyMultiple`
 };
 
 }  // namespace

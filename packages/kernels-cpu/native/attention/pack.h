@@ -23,19 +23,12 @@ struct ResultPanel {
     const Vec scale = V::set1(factor);
     for (int64_t r = 0; r < width; r += L) {
       for (int64_t d = 0; d < depth; d += L) {
-        float block[L * L];
-        const int64_t remainingRows = count - r;
-        if (remainingRows >= L) {
-          V::transpose(rows + r * stride + d, stride, block, L);
-        } else {
-          for (int i = 0; i < L * L; ++i) block[i] = 0;
-          for (int64_t i = 0; i < remainingRows; ++i) {
-            for (int k = 0; k < L; ++k) block[k * L + i] = rows[(r + i) * stride + d + k];
-          }
-        }
-        for (int64_t k = 0; k < L && d + k < depth; ++k) {
-          V::store(panel + (d + k) * width + r, V::mul(V::load(block + k * L), scale));
-        }
+        const auto row = [&](int i) __attribute__((always_inline)) {
+          return r + i < count ? V::load(rows + (r + i) * stride + d) : V::zero();
+        };
+        V::transposeRows(row, [&](int k, Vec column) __attribute__((always_inline)) {
+          if (d + k < depth) V::store(panel + (d + k) * width + r, V::mul(column, scale));
+        });
       }
     }
   }
@@ -44,12 +37,12 @@ struct ResultPanel {
     for (int64_t r = 0; r < width; r += L) {
       const auto scale = V::load(factor + r);
       for (int64_t d = 0; d < depth; d += L) {
-        float block[L * L];
-        for (int64_t k = 0; k < L; ++k) {
-          const bool isPresent = d + k < depth;
-          V::store(block + k * L, isPresent ? V::mul(V::load(panel + (d + k) * width + r), scale) : V::zero());
-        }
-        V::transpose(block, L, rows + r * stride + d, stride);
+        const auto row = [&](int k) __attribute__((always_inline)) {
+          return d + k < depth ? V::mul(V::load(panel + (d + k) * width + r), scale) : V::zero();
+        };
+        V::transposeRows(row, [&](int i, Vec column) __attribute__((always_inline)) {
+          V::store(rows + (r + i) * stride + d, column);
+        });
       }
     }
   }
@@ -116,6 +109,11 @@ struct Pack<V, Float32Operands, N> {
   template <DType dtype>
   MOSAIC_INLINE void copyRows(const Rows& rows, int64_t count, int64_t columns, float* to, int64_t stride) {
     const auto* from = static_cast<const ElementOf<dtype>*>(rows.data);
+    if (columns == L) {
+#pragma GCC unroll 4
+      for (int64_t r = 0; r < count; ++r) V::store(to + r * stride, loadVector<V, dtype>(from + r * rows.rowStride));
+      return;
+    }
     for (int64_t r = 0; r < count; ++r, from += rows.rowStride, to += stride) {
       for (int64_t c = 0; c < columns; c += L) V::store(to + c, loadVector<V, dtype>(from + c));
     }
