@@ -3,6 +3,7 @@ import type { Failure, RankError } from "../src/job.ts";
 import { diagnose, type RankRecord, classifyExit } from "../src/report/diagnose.ts";
 import { errorRecord, parseErrorRecord } from "../src/report/error-record.ts";
 import { failureLines } from "../src/report/failure-text.ts";
+import { explainExit } from "../src/report/hints.ts";
 
 const createRecord = (rank: number, overrides: Partial<RankRecord>): RankRecord => ({
   ...{ rank, local: rank, pid: 100 + rank, code: 1, signal: null, startedAt: 0, exitedAt: 1000 },
@@ -213,6 +214,28 @@ describe("the failure report", () => {
     at step (train.ts:41:9)
   exit 1 · 5 ranks stopped by launcher · 2 also failed (ranks 1,3: peer lost)
   logs /logs/5/stderr.log   exit code 1`);
+  });
+
+  it.each([
+    [{ code: null, signal: "SIGSEGV" }, "a native addon crashed (SIGSEGV)"],
+    [{ code: null, signal: "SIGFPE" }, "a native addon crashed (SIGFPE)"],
+    [{ code: null, signal: "SIGABRT", stderrTail: ["FATAL ERROR: heap out of memory"] }, "the JavaScript heap is full"],
+    [{ code: 134, stderrTail: ["FATAL ERROR: heap out of memory"] }, "the JavaScript heap is full"],
+    [{ code: null, signal: "SIGKILL" }, "killed by another process"],
+    [{ code: 126, stderrTail: ["spawn EMFILE"] }, "too many open files"],
+    [{ code: 13 }, "a top-level await never settled"],
+  ] as const)("has a hint for a rank that ended with %o", (end, hint) => {
+    expect(explainExit(createRecord(0, end), Infinity)).toContain(hint);
+  });
+
+  it.each([
+    { code: 1 },
+    { code: null, signal: "SIGTERM" },
+    { code: null, signal: "SIGABRT" },
+    { code: 126 },
+    { code: 1, stderrTail: ["FATAL ERROR: heap out of memory"] },
+  ] as const)("has no hint for a rank that ended with %o", (end) => {
+    expect(explainExit(createRecord(0, end), 0)).toBeUndefined();
   });
 
   it("omits output that the console has shown, except for a rank that could not be started", () => {
