@@ -228,6 +228,15 @@ describe("the failure report", () => {
     expect(explainExit(createRecord(0, end), Infinity)).toContain(hint);
   });
 
+  it("has a hint for a port in use, also as the cause of the error", () => {
+    const inUse = { name: "Error", message: "listen EADDRINUSE: address in use", code: "EADDRINUSE" };
+    for (const error of [inUse, { name: "Error", message: "cannot listen", cause: inUse }])
+      expect(explainExit(createRecord(0, { thrown: createThrown(1, error) }), 0)).toBe(
+        "the port is in use by another process; listen on port 0 to get a free one",
+      );
+    expect(explainExit(createRecord(0, { thrown: createThrown(1) }), 0)).toBeUndefined();
+  });
+
   it.each([
     { code: 1 },
     { code: null, signal: "SIGTERM" },
@@ -284,6 +293,10 @@ describe("the failure report", () => {
       /\n {2}causes and remedies: docs\/troubleshooting\.md#shapeerror\n/,
     );
     expect(report({})).not.toContain("causes and remedies");
+    const cause = { name: "RangeError", message: "inner", stack: "RangeError: inner\n    at g (b.mjs:2:3)" };
+    expect(report({ cause, errors: [{ name: "TypeError", message: "other" }] })).toContain(
+      "\n  caused by RangeError: inner\n    at g (b.mjs:2:3)\n  caused by TypeError: other\n",
+    );
     const longReport = report({ message: "x".repeat(1_000_000) });
     expect(longReport).toMatch(/: Error: x{1993} … \(998007 more characters in \/logs\/5\/stderr\.log\)\n/);
     const lines = report({ message: Array.from({ length: 500 }, (_, i) => `line ${i}`).join("\n") });

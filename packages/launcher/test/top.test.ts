@@ -8,6 +8,7 @@ import { encode, MAGIC, PROTOCOL_VERSION, type RankMetrics, type RankPosition, R
 import { findJob } from "../src/top/find-job.ts";
 import { Observer } from "../src/top/observer.ts";
 import { parseTopSettings } from "../src/top/options.ts";
+import { formatPrometheusMetrics } from "../src/top/prometheus.ts";
 import { indexByRank, compareSamples, findSlowestRank, type WorldSample } from "../src/top/sample.ts";
 import { formatTable } from "../src/top/table.ts";
 import { runNode, temporaryDir, testDir } from "./harness.ts";
@@ -158,6 +159,34 @@ describe("the table", () => {
     const [yellow, red, grey] = [33, 31, 90].map((code) => `\u001b[${code}m`);
     expect(rows.map((row) => row.slice(0, 5))).toEqual(["   0 ", yellow, grey, red]);
     expect(rows.map((row) => row.endsWith("\u001b[0m"))).toEqual([false, true, true, true]);
+  });
+});
+
+describe("the metrics for Prometheus", () => {
+  it("are in seconds and bytes, without the values that are not known", () => {
+    const lines = formatPrometheusMetrics('the "job"', [createSample()]).trimEnd().split("\n");
+    const valuesOf = (name: string): Record<string, number> => {
+      const pattern = new RegExp(`^${name}\\{job_id="the \\\\"job\\\\"",world="job/local",attempt="0"(.*)\\} (\\S+)$`);
+      const samples = lines.flatMap((line) => {
+        const [, labels, value] = pattern.exec(line) ?? [];
+        return labels === undefined ? [] : [[labels, Number(value)] as const];
+      });
+      return Object.fromEntries(samples);
+    };
+    const labelsOf = (rank: number): string => `,rank="${rank}",host="n0"`;
+    const [first, second, third] = [0, 1, 2].map(labelsOf) as [string, string, string];
+    expect(valuesOf("mosaic_rank_steps")).toEqual({ [first]: 7, [second]: 7 });
+    expect(valuesOf("mosaic_rank_step_seconds")[first]).toBeCloseTo(0.45, 9);
+    expect(valuesOf("mosaic_rank_since_step_seconds")).toEqual({ [first]: 0.2, [second]: 0.2 });
+    expect(valuesOf("mosaic_rank_waiting_ratio")[second]).toBeCloseTo(0.05, 9);
+    expect(valuesOf("mosaic_rank_sent_bytes_per_second")).toEqual({ [first]: 2000, [second]: 2000 });
+    expect(valuesOf("mosaic_rank_received_bytes_per_second")).toEqual({ [first]: 0, [second]: 0 });
+    expect(valuesOf("mosaic_rank_resident_bytes")).toEqual({ [first]: 2e6, [second]: 2e6 });
+    expect(valuesOf("mosaic_rank_up")).toEqual({ [first]: 1, [second]: 1, [third]: 0 });
+    expect(valuesOf("mosaic_slowest_rank")).toEqual({ "": 1 });
+    const types = lines.flatMap((line) => /^# TYPE (\S+) gauge$/.exec(line)?.[1] ?? []);
+    expect(types).toHaveLength(11);
+    expect(new Set(types).size).toBe(types.length);
   });
 });
 
