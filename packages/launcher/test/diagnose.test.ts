@@ -161,6 +161,7 @@ describe("an error record", () => {
 
 describe("an error file", () => {
   it("is parsed in the format of the preload", () => {
+    expect(errorRecord({ name: 7, message: "x" }).error).toEqual({ name: "Error", message: "x" });
     const recordedError = errorRecord(new TypeError("bad loss", { cause: new Error("NaN") }));
     expect(parseErrorRecord(JSON.stringify(recordedError))).toEqual(recordedError);
   });

@@ -114,6 +114,7 @@ describe("store", () => {
     const messages = results.map((result) => (result.status === "rejected" ? String(result.reason) : "released"));
     expect(messages[0]).toMatch(/barrier "late": 2 of 3 arrived \(0, 2\)/);
     await Promise.all(stores.map((store) => store.barrier("late", 3)));
+    await expect(stores[0]?.barrier("late", 3, { timeoutMs: 1 })).rejects.toThrow(/barrier "late": 1 of 3 arrived$/);
     await expect(stores[0]?.barrier("b", 0)).rejects.toMatchObject({ code: "REQUEST" });
   });
 

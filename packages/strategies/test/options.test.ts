@@ -35,6 +35,15 @@ test("axes lists the axes of a strategy from the outer to the inner", () => {
   expect(hierarchical({ intraNodeSize: 8, axes: { node: "rack" } }).axes).toEqual(["rack", "gpu"]);
 });
 
+test("the description names the nested backends; local gathers all required keys first", () => {
+  expect(hierarchical({ intraNodeSize: 2, intraNodeStrategy: "local" }).description).toBe(
+    "hierarchical: ring(node, flex(gpu, stages 0/0))",
+  );
+  expect(composed({ meshShape: { head: 2, seq: 2 }, seqParallel: "flex" }).description).toBe(
+    "composed: ulysses(head, flex(seq))",
+  );
+});
+
 test("a function that creates a backend is accepted as a strategy", () => {
   const createdLevels: (readonly [string, readonly string[]])[] = [];
   const tiledStrategy = composed({

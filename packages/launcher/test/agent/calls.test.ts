@@ -30,7 +30,7 @@ function createAgent(parentFrames?: LocalWorldFrame[]) {
     const calls = [{ index: 5n, history: BigInt(rank), description }];
     checker.onQueryReply({ kind: "callLogReply", world: 0, query: query.query, rank, calls });
   };
-  return { frames, report, reply };
+  return { checker, frames, report, reply };
 }
 
 describe("reports of the calls of a group", () => {
@@ -48,6 +48,12 @@ describe("reports of the calls of a group", () => {
     const { frames, report } = createAgent();
     for (const history of [7n, 8n]) for (const rank of [0, 1]) report(rank, history);
     expect(frames).toEqual([[], []]);
+  });
+
+  it("are reported once as a mismatch, although two children find it", () => {
+    const { checker, frames } = createAgent();
+    for (const message of ["first", "second"]) checker.reportMismatch({ group: WORLD, message, ranks: [] });
+    for (const sent of frames) expect(sent).toMatchObject([{ kind: "mismatch", message: "first" }]);
   });
 
   it.each([
