@@ -181,7 +181,12 @@ test("a closed group is rejected, also of one rank", async () => {
         await group[Symbol.asyncDispose]();
         await call(group);
       });
-      for (const error of errors) expect(error).toBeInstanceOf(ClosedError);
+      for (const error of errors) {
+        expect(error).toBeInstanceOf(ClosedError);
+        expect(String(error)).toMatch(
+          /(allGatherObject|broadcastObject|load): expected an open group until the call has completed, received a closed group; await the call before the group closes$/,
+        );
+      }
     }
   }
 });

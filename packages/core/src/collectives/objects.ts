@@ -46,7 +46,7 @@ export async function allGatherObject<T>(
   const where = "allGatherObject";
   const group = resolveGroup(where, groupOrContext);
   const label = resolveLabel(where, options);
-  const call: ExchangeCall = { group, where, label, id: createCallId(group, where) };
+  const call: ExchangeCall = { group, groupOrContext, where, label, id: createCallId(group, where) };
   return (await exchangeOutcomes(call, encodeValue(`${where}: value`, value))) as readonly T[];
 }
 
@@ -86,7 +86,7 @@ export async function broadcastObject<T>(
   const isValidRoot = Number.isInteger(root) && root >= 0 && root < group.size;
   expectValue(`${where}: root`, isValidRoot, `a rank of the group, from 0 to ${group.size - 1}`, root);
   const label = resolveLabel(where, options);
-  const call: ExchangeCall = { group, where, label, id: createCallId(group, where) };
+  const call: ExchangeCall = { group, groupOrContext, where, label, id: createCallId(group, where) };
   if (group.rank !== root) {
     const text = await nameCallIfClosed(call, () => broadcastText(call, "", root));
     const outcome = JSON.parse(text) as RankOutcome;
@@ -135,9 +135,10 @@ export async function runOnAllRanks<T>(
   try {
     group = resolveGroup("runOnAllRanks", groupOrContext);
   } catch (error) {
-    throw createCallError(where, error);
+    throw createCallError({ where, groupOrContext }, error);
   }
-  const call: ExchangeCall = { group, where, label: where, id: createCallId(group, "runOnAllRanks") };
+  const id = createCallId(group, "runOnAllRanks");
+  const call: ExchangeCall = { group, groupOrContext, where, label: where, id };
   let outcome: LocalOutcome;
   try {
     const result = await body();
@@ -166,6 +167,8 @@ function resolveLabel(where: string, options: CollectiveOptions | undefined): st
 
 interface ExchangeCall {
   readonly group: ProcessGroup;
+  /** What the program passed. */
+  readonly groupOrContext: GroupOrContext;
   /** Prefix of error messages. */
   readonly where: string;
   readonly label: string;
@@ -254,26 +257,30 @@ async function sendOutcome<T>(
   return result;
 }
 
-/** Sends or receives. Names the call in the error if the context has been closed. */
-async function nameCallIfClosed<T>({ where }: ExchangeCall, send: () => Promise<T>): Promise<T> {
+/** Sends or receives. Names the call in the error if the group or the context has been closed. */
+async function nameCallIfClosed<T>(call: ExchangeCall, send: () => Promise<T>): Promise<T> {
   try {
     return await send();
   } catch (error) {
-    throw createCallError(where, error);
+    throw createCallError(call, error);
   }
 }
 
 /**
- * Returns the error of a call within `where`. If the context has been closed, it names the function that the program
- * called, instead of an operation within it.
+ * Returns the error of a call. If the group or the context that the program passed has been closed, it names the
+ * function that the program called, instead of an operation within it.
  */
-function createCallError(where: string, error: unknown): unknown {
+function createCallError(
+  { where, groupOrContext }: Pick<ExchangeCall, "where" | "groupOrContext">,
+  error: unknown,
+): unknown {
   if (!(error instanceof ClosedError)) return error;
+  const name = "world" in groupOrContext ? "context" : "group";
   const details = {
     where,
-    expected: "an open context until the call has completed",
-    received: "a closed context",
-    remedy: "await the call before the context closes",
+    expected: `an open ${name} until the call has completed`,
+    received: `a closed ${name}`,
+    remedy: `await the call before the ${name} closes`,
   };
   return new ClosedError(details, { cause: error });
 }
