@@ -27,6 +27,11 @@ struct BlockProduct {
   }
 
  private:
+  /// Whether columns of a are prefetched, kColumnDistance steps before they are read. With shorter vectors, whose steps
+  /// are shorter, lines would be evicted before they are read.
+  static constexpr bool prefetchesColumns = L == 16 && E::valuesPerElement == 1;
+  static constexpr int64_t kColumnDistance = 10;
+
   /// What the tiles of a block prefetch.
   struct Prefetches {
     int64_t panelStep;  // bytes of the next panel per step of a tile
@@ -68,6 +73,14 @@ struct BlockProduct {
 
   template <int rows, int vectors>
   MOSAIC_NOINLINE void computeTile(const GemmBlock& block, const void* panel, int32_t i, int64_t j, LineSweep sweep) {
+    if constexpr (prefetchesColumns) {
+      if (block.a.step != 1) {
+        const int64_t stride = block.a.step * static_cast<int64_t>(sizeof(typename E::Scalar));
+        const char* column = static_cast<const char*>(rowsAt<E>(block.a, i).data);
+        ColumnSweep prefetch{sweep, column + kColumnDistance * stride, stride};
+        return multiplyAndStore<rows, vectors>(block, panel, i, j, prefetch);
+      }
+    }
     multiplyAndStore<rows, vectors>(block, panel, i, j, sweep);
   }
 

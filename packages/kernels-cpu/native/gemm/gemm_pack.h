@@ -25,7 +25,7 @@ struct GemmPack<V, Float32Operands> {
   /// Panels for which rows are read from columns of a in place: each step of a tile reads one or two lines, which other
   /// rows share. For more panels, transposing the rows once is faster. Columns a multiple of a page apart map to so few
   /// cache sets that the lines come from the last-level cache; only a step with vectors of 16 lanes takes that long.
-  static constexpr int64_t kMaxColumnPanels = 24;
+  static constexpr int64_t kMaxColumnPanels = L == 16 ? 24 : 8;
 
   /// Packs as [depth][width], padded with zeros.
   MOSAIC_NOINLINE void packColumns(const Matrix& b, const MatrixPart& part, void* panel) {

@@ -69,6 +69,19 @@ struct LineSweep {
   }
 };
 
+/// Prefetches lines like `panel`, and into the L1 cache the lines of columns `stride` bytes apart, which the hardware
+/// prefetcher does not detect.
+struct ColumnSweep {
+  LineSweep panel;
+  const char* column;
+  int64_t stride;
+  __attribute__((always_inline)) void step() {
+    panel.step();
+    __builtin_prefetch(column, 0, 3);
+    column += stride;
+  }
+};
+
 /// Prefetches ranges `stride` bytes apart in steps of `stepBytes`, at most a line, and after the last range what
 /// follows it. Like `PacedPrefetch`, with less state.
 struct RangeSweep {
