@@ -50,6 +50,13 @@ const TARGET_GAP_SHARES = [0.5, 0.8];
 const CONTINUATION_SEEDS = [4242, 4243];
 const [CONTINUATION_SHARE, LARGE_CONTINUATION_SHARE] = [1 / 3, 1 / 6];
 const CONTINUATION_THRESHOLD = 1;
+/**
+ * The last searches have a target between the bound and the best time: first halfway. If a search does not lower the
+ * objective, the next target is closer to the best time. The ranks of a long document receive a whole number of its
+ * chunks, so that a target can be slightly too low for one rank, whose time is then that of the whole placement.
+ */
+const LOWER_TARGET_SEEDS = [5000, 5001, 5002, 5003];
+const [LOWER_TARGET_VISIT_SHARE, LARGE_LOWER_TARGET_VISIT_SHARE] = [1 / 12, 1 / 24];
 /** The target time is higher for the start with long documents, because their fixed chunks leave fewer swaps. */
 const LONG_DOCUMENT_TIME_FACTOR = 1.005;
 /** Share of the visits that place long documents. */
@@ -116,13 +123,23 @@ export function solve(
     }
   }
   if (problem.chunks > MAX_EXACT_CHUNKS) {
-    const visitShare = problem.chunks <= MEDIUM_CHUNK_COUNT ? CONTINUATION_SHARE : LARGE_CONTINUATION_SHARE;
+    const isLarge = problem.chunks > MEDIUM_CHUNK_COUNT;
     for (const seed of CONTINUATION_SEEDS) {
-      search(findBestCandidate(results), visitShare, {
+      search(findBestCandidate(results), isLarge ? LARGE_CONTINUATION_SHARE : CONTINUATION_SHARE, {
         targetTime: Math.max(targetTime, best.time),
         seed,
         threshold: CONTINUATION_THRESHOLD,
       });
+    }
+    let gapShare = 0.5;
+    for (const seed of LOWER_TARGET_SEEDS) {
+      const start = findBestCandidate(results);
+      const result = search(start, isLarge ? LARGE_LOWER_TARGET_VISIT_SHARE : LOWER_TARGET_VISIT_SHARE, {
+        targetTime: start.time - gapShare * (start.time - time),
+        seed,
+        threshold: CONTINUATION_THRESHOLD,
+      });
+      if (result.objective >= start.objective) gapShare /= 2;
     }
   } else if (best.objective > attainableObjective) {
     best = findBestCandidate([
