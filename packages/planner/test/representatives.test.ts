@@ -16,6 +16,7 @@ import {
   simulate,
 } from "../src/index.ts";
 import { proveRepresentatives } from "../src/prove/prove.ts";
+import { gatheringBackend } from "./gathering.ts";
 import { placements } from "./shapes.ts";
 
 const sizes = { numHeads: 8, numKvHeads: 4, headDim: 8 } as const;
@@ -71,6 +72,39 @@ function expectEqualTraffic(representativeRecord: AttentionRecord, fullRecord: A
     expect(representativeRecord.ranks[i]!.peakBytes).toBe(fullRecord.ranks[rank]!.peakBytes);
   }
 }
+
+test("every rank behaves like its representative in collectives, which exchange what the representatives do", () => {
+  const mesh = { dp: 2, sp: 4 };
+  for (const mask of [masks.full(), masks.causal()]) {
+    const options = { backend: gatheringBackend(), mesh, tokens: 20, numHeads: 1, headDim: 4, mask };
+    const representativeRecord = recordRepresentatives(options);
+    expect(representativeRecord.ranks.length).toBeLessThan(8);
+    const { violations, replayed } = proveByRepresentatives(representativeRecord);
+    expect(violations).toEqual([]);
+    expect(replayed).toBe(8);
+    expectEqualTraffic(representativeRecord, record(options));
+  }
+});
+
+test("a rank that gathers other tensors than its representative is reported", () => {
+  const backend = gatheringBackend();
+  const faultyBackend: AttentionBackend = {
+    ...backend,
+    attend: (ctx, call, state, kv) =>
+      backend.attend(ctx, call, state, ctx.rank === 5 ? { ...kv, k: kv.v, v: kv.k } : kv),
+  };
+  const options = { backend: faultyBackend, mesh: { sp: 8 }, tokens: 40, numHeads: 1, headDim: 4 };
+  const { violations } = proveByRepresentatives(recordRepresentatives(options));
+  expect(violations.map(({ kind, rank }) => [kind, rank])).toEqual([
+    ["data", 5],
+    ["missing", 5],
+    ["class", 5],
+  ]);
+  expect(violations[0]!.message).toContain("keys 0..39): k: expected rows 0..39, received k 0..4, ");
+  expect(violations[2]!.message).toBe(
+    "rank 5, forward, allGather #0: the rows sent do not match those of rank 0, the representative of its equivalence class",
+  );
+});
 
 for (const { name, mesh, backend } of cases) {
   for (const arrangement of arrangements) {
