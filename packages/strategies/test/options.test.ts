@@ -137,14 +137,22 @@ function getCallError(ctx: Context, strategy: Strategy): string {
   const layout = layoutOf({ mesh: ctx.mesh.shape, axes, length: 12 });
   const q = randn(ctx, [1, 2, 3, 4]);
   const call = { q, at: ctx.mesh.coordinate, scale: 1, mask: [], queries: layout, keys: layout };
-  const state = { out: q, lse: q };
-  try {
-    strategy.attend(ctx, call, state, { k: q, v: q, from: ctx.mesh.coordinate });
-  } catch (error) {
-    expect(error).toBeInstanceOf(OptionError);
-    return (error as Error).message;
-  }
-  return "nothing";
+  const kv = { k: q, v: q, from: ctx.mesh.coordinate };
+  const savedRows = { dOut: q, lse: q, delta: q };
+  const messages = [
+    () => strategy.attend(ctx, call, { out: q, lse: q }, kv),
+    () => strategy.attendBackward(ctx, { ...call, ...savedRows }, { dq: q, dk: q, dv: q }, kv),
+  ].map((run) => {
+    try {
+      run();
+    } catch (error) {
+      expect(error).toBeInstanceOf(OptionError);
+      return (error as Error).message;
+    }
+    return "nothing";
+  });
+  expect(messages[1]).toBe(messages[0]);
+  return messages[0]!;
 }
 
 test("the error for another mesh names the mesh to pass to init", async () => {
