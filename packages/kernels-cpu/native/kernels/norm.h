@@ -62,7 +62,8 @@ void layerNorm(const LayerNormArguments& args, Pool& pool) {
 struct NormGradientRow {
   float* dx;
   const float *x, *dy, *weight;
-  float *products, *const (&partial)[2];
+  float* products;
+  float* const (&partial)[2];
   int64_t length;
 };
 
