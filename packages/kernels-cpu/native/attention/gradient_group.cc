@@ -482,7 +482,7 @@ class GradientGroup {
   float* rowBuffer_;
   ModifiedScratch scratch_{};            // for one block
   bool areOperandsFinite_ = true;        // whether all rows of q and dOut are finite
-  bool areSegmentsDisjoint_ = true;      // no key is in two segments of a panel, widened to `keyMultiple`
+  bool areSegmentsDisjoint_ = true;      // no key is in two segments, each widened to `keyMultiple`, of a panel
 };
 
 }  // namespace

@@ -27,8 +27,8 @@ struct BlockProduct {
   }
 
  private:
-  /// Whether columns of a are prefetched, kColumnDistance steps before they are read. With shorter vectors, whose steps
-  /// are shorter, lines would be evicted before they are read.
+  /// Whether the first line of each column of a is prefetched, kColumnDistance steps before it is read. With shorter
+  /// vectors, whose steps are shorter, lines would be evicted before they are read. Scalar has 16 lanes, too.
   static constexpr bool prefetchesColumns = L == 16 && E::valuesPerElement == 1;
   static constexpr int64_t kColumnDistance = 10;
 

@@ -9,10 +9,13 @@
 namespace mosaic {
 namespace {
 
-/// Whether rows `stride` bytes apart can be read in place. Rows a multiple of a page apart map to the same few cache
-/// sets and are evicted before the next panels read them.
-MOSAIC_INLINE bool avoidsCacheConflicts(const MatrixPart& part, int64_t stride, int64_t panels) {
-  return stride % 4096 != 0 || part.rows <= 4 || panels <= 2;
+/// Lines a multiple of a page apart map to the same few cache sets.
+MOSAIC_INLINE bool isPageMultiple(int64_t strideBytes) { return strideBytes % 4096 == 0; }
+
+/// Whether rows `strideBytes` apart can be read in place. If they map to the same cache sets, they are evicted before
+/// the next panels read them.
+MOSAIC_INLINE bool avoidsCacheConflicts(const MatrixPart& part, int64_t strideBytes, int64_t panels) {
+  return !isPageMultiple(strideBytes) || part.rows <= 4 || panels <= 2;
 }
 
 template <class V, class E>
@@ -23,8 +26,9 @@ struct GemmPack<V, Float32Operands> {
   static constexpr int64_t L = V::lanes, width = V::wideVectors * L;
   static constexpr int32_t depthMultiple = 1, rowMultiple = 1;
   /// Panels for which rows are read from columns of a in place: each step of a tile reads one or two lines, which other
-  /// rows share. For more panels, transposing the rows once is faster. Columns a multiple of a page apart map to so few
-  /// cache sets that the lines come from the last-level cache; only a step with vectors of 16 lanes takes that long.
+  /// rows share. For more panels, transposing the rows once is faster. Lines of columns a multiple of a page apart come
+  /// from the last-level cache; only a step with vectors of 16 lanes takes that long. Scalar has the same number of
+  /// lanes, so that it tests the same code.
   static constexpr int64_t kMaxColumnPanels = L == 16 ? 24 : 8;
 
   /// Packs as [depth][width], padded with zeros.
@@ -54,13 +58,13 @@ struct GemmPack<V, Float32Operands> {
       return {first, a.rowStride, 1};
     }
     if (a.dtype == DType::Float32 && a.rowStride == 1) {
-      const bool areColumnsFarApart = a.columnStride % 1024 == 0;
-      if (panels <= kMaxColumnPanels && (L == 16 || !areColumnsFarApart)) return {first, 1, a.columnStride};
+      const bool areColumnsPagesApart = isPageMultiple(a.columnStride * 4);
+      if (panels <= kMaxColumnPanels && (L == 16 || !areColumnsPagesApart)) return {first, 1, a.columnStride};
       if (part.rows >= L && part.columns >= L) {
         transposeRows(a, part, static_cast<float*>(buffer));
         return {buffer, part.columns, 1};
       }
-      if (!areColumnsFarApart) return {first, 1, a.columnStride};
+      if (!areColumnsPagesApart) return {first, 1, a.columnStride};
     }
     const bool areLinesRows = a.rowStride != 1;
     const int64_t length = areLinesRows ? part.columns : part.rows, count = areLinesRows ? part.rows : part.columns;

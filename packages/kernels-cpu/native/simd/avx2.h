@@ -61,6 +61,7 @@ struct Avx2 {
   }
 
   static constexpr bool isExp2Saturating = false;
+  static constexpr bool storesBf16Denormals = true;
   MOSAIC_INLINE Vec exp2(Vec x) {
     // Additions use other pipes than multiplications: this costs 8 multiply slots. See scalar.h for the arithmetic.
     const Vec magic = set1(12582912.0f + 126.0f);

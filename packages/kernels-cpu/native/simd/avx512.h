@@ -62,6 +62,7 @@ struct Avx512 {
 
   /// Whether exp2 returns ∞ from 128 on; otherwise any value.
   static constexpr bool isExp2Saturating = true;
+  static constexpr bool storesBf16Denormals = true;
   /// Returns 2^x for x < 128: relative error below 1e-7; exactly 0 from −∞ to about −125.5; NaN for NaN.
   MOSAIC_INLINE Vec exp2(Vec x) { return exp2WithPolynomial(x, kExp2FloorCoefficients); }
 

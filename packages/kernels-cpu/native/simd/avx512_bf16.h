@@ -30,6 +30,7 @@ struct Avx512Bf16 : Avx512 {
     __asm__("" : "+v"(v));
     return v;
   }
+  static constexpr bool storesBf16Denormals = false;
   /// Like Avx512::storeBf16 in one instruction, except that denormals are stored as 0, which they are as operands.
   MOSAIC_INLINE void storeBf16(uint16_t* p, Vec v) {
     _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), reinterpret_cast<__m256i>(_mm512_cvtneps_pbh(v)));

@@ -71,6 +71,7 @@ struct Neon {
   MOSAIC_INLINE float sum(Vec v) { return vaddvq_f32(v); }
 
   static constexpr bool isExp2Saturating = false;
+  static constexpr bool storesBf16Denormals = true;
   MOSAIC_INLINE Vec exp2(Vec x) {
     const Vec magic = set1(12582912.0f + 126.0f);  // see scalar.h for the arithmetic
     x = max(set1(-126.0f), x);

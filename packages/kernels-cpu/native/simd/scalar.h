@@ -76,6 +76,7 @@ struct Scalar {
   }
 
   static constexpr bool isExp2Saturating = false;
+  static constexpr bool storesBf16Denormals = true;
   MOSAIC_INLINE Vec exp2(Vec x) {
     const Vec magic = set1(12582912.0f + 126.0f);  // 1.5·2²³: adding it leaves round(x) + 126 in the low bits
     x = max(set1(-126.0f), x);                     // max returns its second operand if that is NaN
