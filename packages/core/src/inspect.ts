@@ -23,7 +23,7 @@ import { expectValue } from "./errors.ts";
  */
 export function inspectAsString(prototype: object): void {
   const isExtensible = typeof prototype === "object" && Object.isExtensible(prototype);
-  expectValue("inspectAsString", isExtensible, "the prototype of a class, which is not frozen", prototype);
+  expectValue("inspectAsString", isExtensible, "an extensible object, such as the prototype of a class", prototype);
   const value = function (this: object): string {
     return String(this);
   };

@@ -149,13 +149,18 @@ export async function runOnAllRanks<T>(
   return (await exchangeOutcomes(call, outcome)) as readonly T[];
 }
 
+function isContext(groupOrContext: unknown): groupOrContext is Context {
+  const { world, assertOpen } = (groupOrContext ?? {}) as Partial<Context>;
+  return world !== undefined && typeof assertOpen === "function";
+}
+
 /** Returns the group, or the world of the context. */
 function resolveGroup(where: string, groupOrContext: unknown): ProcessGroup {
-  const { world, assertOpen, allGather, device } = (groupOrContext ?? {}) as Partial<Context & ProcessGroup>;
-  if (world !== undefined && typeof assertOpen === "function") {
+  if (isContext(groupOrContext)) {
     checkContext(where, groupOrContext);
     return groupOrContext.world;
   }
+  const { allGather, device } = (groupOrContext ?? {}) as Partial<ProcessGroup>;
   const isGroup = typeof allGather === "function" && device !== undefined;
   expectValue(`${where}: group`, isGroup, "a ProcessGroup or a Context from init()", groupOrContext);
   return groupOrContext as ProcessGroup;
@@ -275,7 +280,7 @@ function createCallError(
   error: unknown,
 ): unknown {
   if (!(error instanceof ClosedError)) return error;
-  const name = "world" in groupOrContext ? "context" : "group";
+  const name = isContext(groupOrContext) ? "context" : "group";
   const details = {
     where,
     expected: `an open ${name} until the call has completed`,
@@ -343,7 +348,10 @@ function decodeText({ numBytes, firstBytes }: ReceivedText, remainingWords: Floa
 
 const encodeRemainingBytes = (bytes: Uint8Array): Float32Array => packBytes(bytes.subarray(FIRST_MESSAGE_BYTES));
 
-/** Returns the text of the only rank, without sending it. Throws a ClosedError if the group is closed. */
+/**
+ * Returns the text of the only rank, without sending it. Records the call, which throws a ClosedError if the group is
+ * closed.
+ */
 function singleRankText({ group, where }: ExchangeCall, text: string): string {
   group.recordCall(() => where);
   return text;
