@@ -127,7 +127,14 @@ async function runTrainingSteps(
   steps: number,
   afterStep = (step: number) => synchronizeSometimes(ctx, step),
 ): Promise<void> {
-  const options = { embedDim: 8, numHeads: 2, attentionAxis: 1, mask: masks.causal(), placement: "zigzag" } as const;
+  const options = {
+    embedDim: 8,
+    numHeads: 4,
+    numKvHeads: 2,
+    attentionAxis: 1,
+    mask: masks.causal(),
+    placement: "zigzag",
+  } as const;
   using attention = new MultiAxisAttention(ctx, { ...options, backend });
   using x = ctx.device.empty([1, 6, 8], "float32");
   ctx.device.write(x, normals(48, ctx.rank));
