@@ -1,4 +1,5 @@
 import type { Context } from "./context.ts";
+import { formatDevice } from "./device.ts";
 import { DTypeError, formatValue, MosaicError, OptionError, ShapeError } from "./errors.ts";
 import { formatShape, type Shape } from "./shape.ts";
 import { type DType, dtypeBytes } from "./storage.ts";
@@ -113,7 +114,7 @@ export function checkOperands(where: string, reference: Tensor, ...operands: rea
 export function checkDevice(where: string, reference: Tensor, operand: Tensor): void {
   if (operand?.device === reference?.device && isTensor(reference)) return;
   for (const x of [reference, operand]) checkTensor(where, x);
-  const [expectedName, receivedName] = [reference, operand].map(({ device }) => `${device.type}:${device.index}`);
+  const [expectedName, receivedName] = [reference, operand].map(({ device }) => formatDevice(device));
   // Each context opens its device, so two devices may have the same name.
   const isOtherContext = expectedName === receivedName;
   throw new MosaicError({

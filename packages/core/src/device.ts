@@ -1,3 +1,4 @@
+import { expectValue } from "./errors.ts";
 import type { DType } from "./storage.ts";
 import type { KernelFeature, Kernels } from "./kernels/kernels.ts";
 import type { Shape } from "./shape.ts";
@@ -91,4 +92,18 @@ export interface TraceEvent {
   readonly label?: string;
   readonly bytesSent?: number;
   readonly bytesReceived?: number;
+}
+
+/**
+ * Returns type and index of a device, as error messages and `console.log` show it.
+ *
+ * @example
+ * ```ts
+ * import { formatDevice } from "@mosaic/core";
+ * formatDevice({ type: "cuda", index: 1 }); // => "cuda:1"
+ * ```
+ */
+export function formatDevice(device: Pick<Device, "type" | "index">): string {
+  expectValue("formatDevice", typeof device === "object" && device !== null, "a Device", device);
+  return `${device.type}:${device.index}`;
 }

@@ -40,7 +40,7 @@ export type { RowTransfer } from "./collectives/group-cast.ts";
 export { allGatherObject, broadcastObject, type GroupOrContext, runOnAllRanks } from "./collectives/objects.ts";
 export type * from "./collectives/process-group.ts";
 export { singleRankGroup } from "./collectives/single-rank-group.ts";
-export type { Context } from "./context.ts";
+export { type Context, contextToJson } from "./context.ts";
 export { type DeviceOrContext, empty, fromArray, full, ones, type TensorOptions, zeros } from "./creation.ts";
 export {
   checkAxisNames,
@@ -51,7 +51,7 @@ export {
   gradientReduceOp,
   isDataParallelAxis,
 } from "./data-parallel.ts";
-export type * from "./device.ts";
+export * from "./device.ts";
 export { environmentFlag } from "./environment-flag.ts";
 export * from "./errors.ts";
 export { init, initOptions, type InitOptions } from "./init.ts";

@@ -1,8 +1,8 @@
 import { type AttentionBackend, checkBackend, local } from "./attention/backend.ts";
 import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
-import type { Context } from "./context.ts";
+import { type Context, contextToJson } from "./context.ts";
 import { checkAxisNames, dataParallelAxis } from "./data-parallel.ts";
-import type { Device, TraceEvent } from "./device.ts";
+import { type Device, formatDevice, type TraceEvent } from "./device.ts";
 import { ClosedError, OptionError } from "./errors.ts";
 import { inspectAsString } from "./inspect.ts";
 import { launchEnvironment } from "./launch-environment.ts";
@@ -243,15 +243,12 @@ class RankContext implements Context {
   toString(): string {
     const { rank, size, mesh, device, backends } = this;
     const axes = mesh.axes.map((axis) => `${axis} ${mesh.coordinate[axis]} of ${mesh.shape[axis]}`);
-    const description = `Context rank ${rank} of ${size} (${axes.join(", ")}) on ${device.type}:${device.index}`;
+    const description = `Context rank ${rank} of ${size} (${axes.join(", ")}) on ${formatDevice(device)}`;
     return `${description}, seed ${this.seed}, backends ${backends.join(", ")}${this.#isClosed ? ", closed" : ""}`;
   }
 
-  /** Returns rank, mesh, coordinate, device, seed and backends for JSON.stringify. */
   toJSON(): object {
-    const { rank, size, mesh, device, seed, backends } = this;
-    const { shape, coordinate } = mesh;
-    return { rank, size, mesh: shape, coordinate, device: `${device.type}:${device.index}`, seed, backends };
+    return contextToJson(this);
   }
 
   startTrace(): void {

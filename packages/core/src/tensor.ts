@@ -1,6 +1,6 @@
 import { backward } from "./autograd/backward.ts";
 import { type Edge, GradNode, isGradEnabled, type BackwardDefinition } from "./autograd/node.ts";
-import type { Device } from "./device.ts";
+import { type Device, formatDevice } from "./device.ts";
 import { type DType, dtypeBytes, type Storage } from "./storage.ts";
 import {
   AutogradError,
@@ -272,7 +272,7 @@ export class Tensor implements Disposable, TensorInit {
       sameShape(other.shape, this.shape) && other.dtype === this.dtype && other.device === this.device;
     if (!isCompatible || !other.isContiguous || !this.isContiguous) {
       const describe = (x: Tensor): string =>
-        `${formatShape(x.shape)} ${x.dtype} on ${x.device.type}:${x.device.index}${x.isContiguous ? "" : ", not contiguous"}`;
+        `${formatShape(x.shape)} ${x.dtype} on ${formatDevice(x.device)}${x.isContiguous ? "" : ", not contiguous"}`;
       throw new ShapeError({
         where: "setData",
         expected: "contiguous tensors of the same shape and dtype on the same device",
@@ -327,7 +327,7 @@ export class Tensor implements Disposable, TensorInit {
 
   /** Returns shape, dtype and device, as shown by `console.log`. Use `read` for the values. */
   toString(): string {
-    const description = `Tensor ${formatShape(this.shape)} ${this.dtype} on ${this.device.type}:${this.device.index}`;
+    const description = `Tensor ${formatShape(this.shape)} ${this.dtype} on ${formatDevice(this.device)}`;
     return this.#disposed ? `${description}, disposed` : description;
   }
 
@@ -336,7 +336,7 @@ export class Tensor implements Disposable, TensorInit {
    * for checkpoints.
    */
   toJSON(): { readonly shape: Shape; readonly dtype: DType; readonly device: string } {
-    return { shape: this.shape, dtype: this.dtype, device: `${this.device.type}:${this.device.index}` };
+    return { shape: this.shape, dtype: this.dtype, device: formatDevice(this.device) };
   }
 
   /** Throws for JavaScript operators on tensors, because `x + y` would silently be a string, and `x / 2` NaN. */

@@ -7,6 +7,7 @@ import {
   sliceTypeCodes,
   type Span,
   type Tensor,
+  formatDevice,
 } from "@mosaic/core";
 import { checkPendingAccesses } from "./pending-accesses.ts";
 import { type NativeStorage, releasedMemoryError } from "./storage.ts";
@@ -137,7 +138,7 @@ export class ArgumentBuffer {
     throw new OptionError({
       where: this.#where,
       expected: "a tensor on this device",
-      received: `a tensor on ${x.device.type}:${x.device.index}`,
+      received: `a tensor on ${formatDevice(x.device)}`,
       remedy: "copy the values: fromArray(device, await x.read(), x.shape, { dtype: x.dtype })",
     });
   }

@@ -10,6 +10,7 @@ import {
   Tensor,
   type TraceEvent,
   contiguousStrides,
+  formatDevice,
   formatShape,
   inspectAsString,
   checkTensor,
@@ -45,12 +46,12 @@ export abstract class NativeDevice<Native extends DeviceCalls = DeviceCalls> imp
 
   /** Returns type and index, as shown by `console.log`. */
   toString(): string {
-    return `Device ${this.type}:${this.index}`;
+    return `Device ${formatDevice(this)}`;
   }
 
   /** Returns type and index, such as "cuda:0", for JSON.stringify, which rejects the handle of the stream. */
   toJSON(): string {
-    return `${this.type}:${this.index}`;
+    return formatDevice(this);
   }
 
   /** @throws OutOfMemoryError with the sizes involved; ClosedError after dispose. */

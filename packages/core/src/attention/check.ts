@@ -1,6 +1,6 @@
 import { checkDevice, checkTensor } from "../arguments.ts";
 import type { Context } from "../context.ts";
-import type { Device } from "../device.ts";
+import { type Device, formatDevice } from "../device.ts";
 import { DTypeError, expectValue, OptionError, ShapeError } from "../errors.ts";
 import type { KernelFeature } from "../kernels/kernels.ts";
 import type { Slice } from "../mask/slice.ts";
@@ -187,7 +187,7 @@ export function checkFeatures(device: Pick<Device, "type" | "index" | "features"
   for (const [feature, received] of requestedFeatures(kv, tile.modifiers ?? {})) {
     if (device.features?.includes(feature)) continue;
     throw new OptionError({
-      where: `attention on ${device.type}:${device.index}`,
+      where: `attention on ${formatDevice(device)}`,
       expected: `a call without ${feature}, which this device does not support`,
       received,
       remedy: `omit it, or use a device whose \`features\` include "${feature}"`,

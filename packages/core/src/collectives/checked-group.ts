@@ -1,5 +1,5 @@
 import { checkTensor } from "../arguments.ts";
-import type { Device, TraceEvent } from "../device.ts";
+import { type Device, formatDevice, type TraceEvent } from "../device.ts";
 import { ClosedError, DTypeError, OptionError, ShapeError, expectValue, formatValue } from "../errors.ts";
 import { inspectAsString } from "../inspect.ts";
 import { formatShape } from "../shape.ts";
@@ -101,7 +101,7 @@ export abstract class CheckedGroup implements ProcessGroup {
   /** Returns name, rank and device, as shown by `console.log`. */
   toString(): string {
     const { name, rank, size, device } = this;
-    return `ProcessGroup ${name}, rank ${rank} of ${size} on ${device.type}:${device.index}`;
+    return `ProcessGroup ${name}, rank ${rank} of ${size} on ${formatDevice(device)}`;
   }
 
   /** Enqueues a collective with valid arguments. `label` is the caller's label, or "". */
@@ -361,8 +361,8 @@ export abstract class CheckedGroup implements ProcessGroup {
     if (x.device !== device) {
       throw new OptionError({
         where,
-        expected: `a tensor on the group's device, ${device.type}:${device.index}`,
-        received: `a tensor on ${x.device.type}:${x.device.index}${x.device.type === device.type ? " of a different Device instance" : ""}`,
+        expected: `a tensor on the group's device, ${formatDevice(device)}`,
+        received: `a tensor on ${formatDevice(x.device)}${x.device.type === device.type ? " of a different Device instance" : ""}`,
         remedy: "create the tensor on this rank's context",
       });
     }

@@ -1,5 +1,6 @@
 import { checkTensor } from "../arguments.ts";
 import { defineOp } from "../autograd/define-op.ts";
+import { formatDevice } from "../device.ts";
 import { expectValue, OptionError, ShapeError } from "../errors.ts";
 import { formatShape, normalizeAxis } from "../shape.ts";
 import type { Tensor } from "../tensor.ts";
@@ -168,8 +169,8 @@ function checkArguments(where: string, x: Tensor, group: ProcessGroup): void {
   if (x.device === group.device) return;
   throw new OptionError({
     where,
-    expected: `a tensor on the device of group ${group.name}, ${group.device.type}:${group.device.index}`,
-    received: `a tensor on ${x.device.type}:${x.device.index}`,
+    expected: `a tensor on the device of group ${group.name}, ${formatDevice(group.device)}`,
+    received: `a tensor on ${formatDevice(x.device)}`,
   });
 }
 

@@ -1,6 +1,6 @@
 import type { Transfer } from "../collectives/process-group.ts";
 import { checkDType, checkShape, checkTensor } from "../arguments.ts";
-import type { Device } from "../device.ts";
+import { type Device, formatDevice } from "../device.ts";
 import { expectValue, formatValue, OptionError, ShapeError } from "../errors.ts";
 import { contiguousStrides, formatShape, isContiguous, numel, sameShape, type Shape } from "../shape.ts";
 import { Tensor } from "../tensor.ts";
@@ -258,8 +258,8 @@ export class ChunkBuffers implements Disposable {
       if (device === this.#device) continue;
       throw new OptionError({
         where,
-        expected: `tensors on the device of the buffers, ${this.#device.type}:${this.#device.index}`,
-        received: `a tensor on ${device.type}:${device.index}${device.type === this.#device.type ? " of a different Device instance" : ""}`,
+        expected: `tensors on the device of the buffers, ${formatDevice(this.#device)}`,
+        received: `a tensor on ${formatDevice(device)}${device.type === this.#device.type ? " of a different Device instance" : ""}`,
       });
     }
     checkChunkSpec(where, tensors);

@@ -1,3 +1,4 @@
+import { formatDevice } from "../device.ts";
 import type { DType } from "../storage.ts";
 import { formatValue, MosaicError, expectValue } from "../errors.ts";
 import * as option from "../option.ts";
@@ -110,7 +111,7 @@ function describeEntryMismatch(
   if (source instanceof Tensor && source.device !== target.device) {
     const { type, index } = source.device;
     return [
-      `"${name}" is on ${type}:${index}, but its parameter is on ${target.device.type}:${target.device.index}: pass the values that read() returns`,
+      `"${name}" is on ${type}:${index}, but its parameter is on ${formatDevice(target.device)}: pass the values that read() returns`,
     ];
   }
   if (!sameShape(source.shape, target.shape)) {

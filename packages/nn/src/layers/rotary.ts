@@ -1,6 +1,7 @@
 import {
   defineOp,
   type Device,
+  formatDevice,
   formatShape,
   keep,
   type PositionEncoding,
@@ -223,7 +224,7 @@ export class RotaryEmbedding implements PositionEncoding, Disposable {
 
   #getTable(device: Device, spans: readonly Span[], sequenceLength: number | undefined): RotaryTable {
     const length = this.#scaling?.dependsOnLength ? String(sequenceLength) : "";
-    const key = `${device.type}:${device.index} ${length} ${JSON.stringify(spans)}`;
+    const key = `${formatDevice(device)} ${length} ${JSON.stringify(spans)}`;
     const cachedTable = this.#tables.get(key);
     // Inserted again at each use, so that the first entry of the map is the least recently used one.
     this.#tables.delete(key);

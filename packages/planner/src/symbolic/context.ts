@@ -2,6 +2,7 @@ import {
   type AttentionBackend,
   ClosedError,
   type Context,
+  contextToJson,
   type Coordinate,
   type DeviceMesh,
   local,
@@ -58,6 +59,10 @@ export class SymbolicContext implements Context {
       received: `"${nameOrValue}"`,
       remedy: "pass the backend itself, or register it in symbolicWorld({ backends: [...] })",
     });
+  }
+
+  toJSON(): object {
+    return contextToJson(this);
   }
 
   nextRandomStream(): number {

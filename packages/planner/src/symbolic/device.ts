@@ -20,6 +20,7 @@ import {
   numel,
   Tensor,
   getTensor,
+  formatDevice,
 } from "@mosaic/core";
 import type { RankRecord } from "./rank-record.ts";
 import { opcodes } from "./tape.ts";
@@ -184,7 +185,7 @@ export class SymbolicDevice implements Device {
 
   /** Returns type and index, such as "symbolic:0", for JSON.stringify. */
   toJSON(): string {
-    return `${this.type}:${this.index}`;
+    return formatDevice(this);
   }
 
   [Symbol.dispose](): void {}
