@@ -119,8 +119,8 @@ MOSAIC_INLINE typename T::Vec polynomial(const float (&c)[size], typename T::Vec
   return p;
 }
 
-/// Returns e^(scale · x) for a constant power of two `scale` and |scale · x| ≤ 120; NaN for NaN. The scale is part of the
-/// constants and rounds nothing. The polynomial is minimax in relative error (4e-9).
+/// Returns e^(scale · x) for a constant power of two `scale` and |scale · x| ≤ 120; NaN for NaN. The scale is part of
+/// the constants and rounds nothing. The polynomial is minimax in relative error (4e-9).
 template <class T>
 MOSAIC_INLINE typename T::Vec boundedExpOf(float scale, typename T::Vec x) {
   using V = typename T::Vec;
@@ -210,8 +210,8 @@ struct Normal {
   typename T::Vec cdf, density;
 };
 
-/// (1 − Φ(a)) · exp(a² / 2), the Mills ratio divided by √(2π), as a rational function, minimax in relative error (2e-8)
-/// for 0 ≤ a < 14.7. All coefficients are positive, so that no sum loses digits.
+/// (1 − Φ(a)) · exp(a² / 2), the Mills ratio divided by √(2π), as a rational function, minimax in relative error
+/// (2e-8) for 0 ≤ a < 14.7. All coefficients are positive, so that no sum loses digits.
 inline constexpr float kTailNumerator[5] = {0.5f, 0.438695997f, 0.1835327f, 0.0407336615f, 0.00413125195f};
 inline constexpr float kTailDenominator[6] = {1.0f,         1.67527699f, 1.20373809f,
                                               0.470256269f, 0.10211046f, 0.0103553962f};
