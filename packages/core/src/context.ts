@@ -1,7 +1,6 @@
-import { checkContext } from "./arguments.ts";
 import type { AttentionBackend } from "./attention/backend.ts";
 import type { ProcessGroup } from "./collectives/process-group.ts";
-import { type Device, formatDevice, type TraceEvent } from "./device.ts";
+import type { Device, TraceEvent } from "./device.ts";
 import type { DeviceMesh } from "./mesh.ts";
 
 /**
@@ -40,22 +39,4 @@ export interface Context extends AsyncDisposable {
   stopTrace(): Promise<readonly TraceEvent[]>;
   /** Closes groups and device. Idempotent. */
   close(): Promise<void>;
-}
-
-/**
- * Returns what `JSON.stringify` writes for a context: rank, size, mesh, coordinate, device, seed and names of backends.
- * For the `toJSON` of classes that implement `Context`.
- *
- * @example
- * ```ts
- * import { contextToJson, init } from "@mosaic/core";
- * await using ctx = await init({ device: "cpu" });
- * JSON.stringify(contextToJson(ctx)).slice(0, 32); // => '{"rank":0,"size":1,"mesh":{"sp":'
- * ```
- */
-export function contextToJson(ctx: Context): object {
-  checkContext("contextToJson", ctx);
-  const { rank, size, mesh, device, seed, backends } = ctx;
-  const { shape, coordinate } = mesh;
-  return { rank, size, mesh: shape, coordinate, device: formatDevice(device), seed, backends };
 }

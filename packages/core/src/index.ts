@@ -40,7 +40,8 @@ export type { RowTransfer } from "./collectives/group-cast.ts";
 export { allGatherObject, broadcastObject, type GroupOrContext, runOnAllRanks } from "./collectives/objects.ts";
 export type * from "./collectives/process-group.ts";
 export { singleRankGroup } from "./collectives/single-rank-group.ts";
-export { type Context, contextToJson } from "./context.ts";
+export type { Context } from "./context.ts";
+export { contextToJson } from "./context-json.ts";
 export { type DeviceOrContext, empty, fromArray, full, ones, type TensorOptions, zeros } from "./creation.ts";
 export {
   checkAxisNames,

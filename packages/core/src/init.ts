@@ -1,6 +1,7 @@
 import { type AttentionBackend, checkBackend, local } from "./attention/backend.ts";
 import type { Collectives, ProcessGroup } from "./collectives/process-group.ts";
-import { type Context, contextToJson } from "./context.ts";
+import type { Context } from "./context.ts";
+import { contextToJson } from "./context-json.ts";
 import { checkAxisNames, dataParallelAxis } from "./data-parallel.ts";
 import { type Device, formatDevice, type TraceEvent } from "./device.ts";
 import { ClosedError, OptionError } from "./errors.ts";

@@ -1,8 +1,8 @@
 // Elementary functions of float32 vectors, accurate to about 2 units in the last place.
 //
-// The kernels of this folder are compiled without contraction: only `fma` fuses. Every instruction set then computes the
-// same bits, except Scalar, whose `fma` rounds twice. Epilogues of products and attention are compiled with contraction,
-// and may fuse more. Polynomials: Moshier's Cephes library (single precision), except where stated.
+// The kernels of this folder are compiled without contraction: only `fma` fuses. Every instruction set then computes
+// the same bits, except Scalar, whose `fma` rounds twice. Epilogues of products and attention are compiled with
+// contraction, and may fuse more. Polynomials: Moshier's Cephes library (single precision), except where stated.
 #pragma once
 
 #if defined(__AVX2__)
