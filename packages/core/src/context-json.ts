@@ -9,8 +9,9 @@ import { formatDevice } from "./device.ts";
  * @example
  * ```ts
  * import { contextToJson, init } from "@mosaic/core";
- * await using ctx = await init({ device: "cpu" });
- * JSON.stringify(contextToJson(ctx)).slice(0, 32); // => '{"rank":0,"size":1,"mesh":{"sp":'
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * JSON.stringify(contextToJson(ctx)).slice(0, 36); // => '{"rank":0,"size":1,"mesh":{"sp":1},"'
  * ```
  */
 export function contextToJson(ctx: Context): object {
