@@ -2,6 +2,7 @@ import {
   type Device,
   type Field,
   type KernelArguments,
+  formatDevice,
   type KernelFeature,
   type KernelName,
   type Kernels,
@@ -214,7 +215,7 @@ async function checkFeatureRefused(device: Device, feature: KernelFeature): Prom
   const attend = () => device.kernels.attend({ out: wideOut, lse }, q, { k: kv.k, v }, call);
   if (device.features?.includes(feature)) return attend();
   const outBefore = await wideOut.read();
-  const message = new RegExp(`${device.type}:${device.index}.*${feature}.*omit it`);
+  const message = new RegExp(`${formatDevice(device)}.*${feature}.*omit it`);
   await checkThrows(attend, "OptionError", message);
   const [grads, , savedTensors] = sampleArguments.attendBackward(x);
   const attendBackward: Kernels["attendBackward"] = device.kernels.attendBackward;

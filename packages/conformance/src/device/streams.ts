@@ -1,4 +1,4 @@
-import type { Device, Fence, Tensor, TraceEvent } from "@mosaic/core";
+import { type Device, type Fence, formatDevice, type Tensor, type TraceEvent } from "@mosaic/core";
 import { type Case, check, checkClose, checkEqual, checkThrows } from "../check.ts";
 import { normals } from "../oracle/numbers.ts";
 import { type MakeDevice, withDevice, tensorFrom } from "./tensors.ts";
@@ -114,7 +114,7 @@ async function checkDisposed(device: Device): Promise<void> {
   device[Symbol.dispose]();
   const expected = Math.tanh(Math.tanh(Math.tanh(Math.tanh(Math.tanh(5)))));
   checkClose(await readPromise, new Float64Array(100_000).fill(expected), 5e-6, "work enqueued before dispose");
-  const disposedDevicePattern = new RegExp(`${device.type}:${device.index} after dispose`);
+  const disposedDevicePattern = new RegExp(`${formatDevice(device)} after dispose`);
   await checkThrows(() => device.kernels.fill(x, 1), "ClosedError", disposedDevicePattern);
   await checkThrows(() => device.empty([1], "float32"), "ClosedError", disposedDevicePattern);
   await checkThrows(() => device.stream.record(), "ClosedError", disposedDevicePattern);
@@ -128,7 +128,7 @@ async function checkForeignOperands(device: Device, make: MakeDevice): Promise<v
   using x = fullTensor(device, 1);
   using y = fullTensor(otherDevice, 1);
   const foreignPattern = new RegExp(
-    `add: expected a tensor on this device, received a tensor on ${otherDevice.type}:${otherDevice.index}`,
+    `add: expected a tensor on this device, received a tensor on ${formatDevice(otherDevice)}`,
   );
   await checkThrows(() => device.kernels.binary("add", x, x, y), "OptionError", foreignPattern);
   const disposedTensor = fullTensor(device, 1);

@@ -72,8 +72,10 @@ export async function checkStepsFreeMemory(makeWorld: MakeWorld, arrangement: Ar
   for (const [rank, bytesAfterSteps] of bytesByRank.entries()) {
     const expectedBytes = bytesAfterSteps[NUM_WARM_UP_STEPS - 1]!;
     for (const [step, bytes] of bytesAfterSteps.entries()) {
-      if (step < NUM_WARM_UP_STEPS || bytes === expectedBytes) continue;
-      check(false, `rank ${rank}, step ${step}: expected ${expectedBytes}, received ${bytes}; ${LEAK_HINT}`);
+      check(
+        step < NUM_WARM_UP_STEPS || bytes === expectedBytes,
+        `rank ${rank}, step ${step}: expected ${expectedBytes}, received ${bytes}; ${LEAK_HINT}`,
+      );
     }
   }
 }

@@ -109,9 +109,8 @@ function describeEntryMismatch(
     return [`"${name}" is disposed${target.isDisposed ? " in this module" : ""}`];
   }
   if (source instanceof Tensor && source.device !== target.device) {
-    const { type, index } = source.device;
     return [
-      `"${name}" is on ${type}:${index}, but its parameter is on ${formatDevice(target.device)}: pass the values that read() returns`,
+      `"${name}" is on ${formatDevice(source.device)}, but its parameter is on ${formatDevice(target.device)}: pass the values that read() returns`,
     ];
   }
   if (!sameShape(source.shape, target.shape)) {
