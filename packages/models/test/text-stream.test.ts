@@ -106,12 +106,17 @@ test("pieces of any tokens join to the text of all tokens, and each push decodes
     fc.property(tokenLists, fc.nat(40), (ids, promptLength) => {
       const prompt = [...ids.slice(0, promptLength), ...encode("p")];
       const stream = new TextStream(decoder, prompt);
+      longest = 0;
       const newIds = ids.slice(promptLength);
       const text = newIds.map((id) => stream.push(id).text).join("") + stream.flush();
       expect(text).toBe(bytesAndSpecialTokens.decode(newIds));
       expect(longest).toBeLessThanOrEqual(17);
     }),
-    { numRuns: 2000 },
+    {
+      numRuns: 2000,
+      // Tokens without text within a character of the prompt.
+      examples: [[[0xef, ...Array<number>(7).fill(SPECIAL_TOKEN), 0x80, 0x80, SPECIAL_TOKEN, ...encode("abcdef")], 11]],
+    },
   );
 });
 

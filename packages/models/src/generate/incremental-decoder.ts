@@ -50,7 +50,7 @@ export class IncrementalDecoder {
 
   /** Adds a token. Returns the text that it adds, as far as later tokens cannot change it. */
   push(token: number): string {
-    if (this.#isEmptyToken(token)) return "";
+    if (isEmptyToken(this.#decoder, this.#window, token)) return "";
     this.#setWindow([...this.#window, token]);
     if (!this.#text.startsWith(this.#returnedText)) this.#separateReturnedText();
     const heldText = getHeldText(this.#text);
@@ -63,12 +63,6 @@ export class IncrementalDecoder {
   /** Returns the text that was held back, at the end of the tokens. */
   flush(): string {
     return this.#return(this.#text.length);
-  }
-
-  /** Returns whether a token has no text at any position, such as a special token. */
-  #isEmptyToken(token: number): boolean {
-    if (this.#text === "" || this.#decoder.decode([token]) !== "") return false;
-    return this.#decoder.decode([...this.#window, token]) === this.#text;
   }
 
   #setWindow(window: readonly number[]): void {
@@ -146,11 +140,22 @@ function decodeBeginnings(decoder: Decoder, tokens: readonly number[]): readonly
   return counts.filter((count) => count >= 0).map((count) => decoder.decode(tokens.slice(0, count)));
 }
 
-/** Returns the last tokens of a prompt, starting at the beginning of a character. */
+/** Returns whether a token has no text at any position, such as a special token. It follows `previousTokens`. */
+function isEmptyToken(decoder: Decoder, previousTokens: readonly number[], token: number): boolean {
+  if (decoder.decode([token]) !== "") return false;
+  const previousText = decoder.decode(previousTokens);
+  return previousText !== "" && decoder.decode([...previousTokens, token]) === previousText;
+}
+
+/** Returns the last tokens of a prompt that have text, starting at the beginning of a character. */
 function cutPrompt(decoder: Decoder, prompt: readonly number[]): readonly number[] {
-  for (let count = NUM_CONTEXT_TOKENS; count < MAX_WINDOW_TOKENS && count < prompt.length; count++) {
-    const tokens = prompt.slice(-count);
-    if (decodeBeginnings(decoder, tokens).some((text) => !text.startsWith(REPLACEMENT))) return tokens;
+  const tokens: number[] = [];
+  for (const token of prompt.slice(-MAX_UNCUT_TOKENS)) {
+    if (!isEmptyToken(decoder, tokens, token)) tokens.push(token);
   }
-  return prompt.slice(-MAX_WINDOW_TOKENS);
+  for (let count = NUM_CONTEXT_TOKENS; count < MAX_WINDOW_TOKENS && count < tokens.length; count++) {
+    const lastTokens = tokens.slice(-count);
+    if (decodeBeginnings(decoder, lastTokens).some((text) => !text.startsWith(REPLACEMENT))) return lastTokens;
+  }
+  return tokens.slice(-MAX_WINDOW_TOKENS);
 }
