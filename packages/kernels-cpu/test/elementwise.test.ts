@@ -173,6 +173,16 @@ onEveryIsa("elementwise", (device) => {
       expect(findMismatch(await out.read(), expected, { tolerance: 5e-7, magnitude }), op).toBeUndefined();
     }
   });
+
+  test.each(["neg", "sqrt", "tanh", "gelu", "geluTanh", "silu"] as const)(
+    "%s returns zeros with their sign",
+    async (op) => {
+      const { x } = createSample(device(), [2], { value: (i) => (i === 0 ? -0 : 0) });
+      using out = device().empty([2], "float32");
+      device().kernels.unary(op, out, x);
+      expect(Array.from(await out.read())).toEqual(op === "neg" ? [0, -0] : [-0, 0]);
+    },
+  );
 });
 
 /** Repeats row-major values of one shape over a larger one. */

@@ -181,11 +181,11 @@ template <class T>
 MOSAIC_INLINE typename T::Vec tanhOf(typename T::Vec x) {
   using V = typename T::Vec;
   const V one = T::set1(1.0f), magnitude = absOf<T>(x), z = x * x;
-  const V smallResult = T::fma(polynomial<T>(kTanhCoefficients, z) * z, x, x);
+  const V near = T::fma(polynomial<T>(kTanhCoefficients, z) * z, magnitude, magnitude);
   const V e = boundedExpOf<T>(2, T::min(T::set1(44.5f), magnitude));
   const V far = one - T::set1(2.0f) / (e + one);
-  const V signedFar = fromBits<T>(intBits<T>(far) | (intBits<T>(x) & static_cast<int32_t>(0x80000000u)));
-  return T::select(T::lessThan(magnitude, T::set1(0.625f)), smallResult, signedFar);
+  const V result = T::select(T::lessThan(magnitude, T::set1(0.625f)), near, far);
+  return fromBits<T>(intBits<T>(result) | (intBits<T>(x) & static_cast<int32_t>(0x80000000u)));
 }
 
 /// The sigmoid and its derivative. Compilers omit the one that a caller of `computeSigmoid` does not use.
