@@ -20,6 +20,7 @@
 #include "micro/micro_kernels.h"
 #include "pool/pause.h"
 #include "short_sequences/short_sequences.h"
+#include "simd/integers.h"
 
 namespace mosaic {
 namespace {
@@ -37,8 +38,8 @@ struct BackwardGrid {
   int64_t keysPerBlock, rowsPerBlock;
   int64_t groupSize;  // query heads per key head: each has its own row blocks
 
-  int32_t keyBlocks() const { return static_cast<int32_t>((keys + keysPerBlock - 1) / keysPerBlock); }
-  int32_t rowBlocksPerHead() const { return static_cast<int32_t>((rows + rowsPerBlock - 1) / rowsPerBlock); }
+  int32_t keyBlocks() const { return static_cast<int32_t>(ceilDiv(keys, keysPerBlock)); }
+  int32_t rowBlocksPerHead() const { return static_cast<int32_t>(ceilDiv(rows, rowsPerBlock)); }
   int32_t rowBlocks() const { return static_cast<int32_t>(rowBlocksPerHead() * groupSize); }
   Range keyRange(int32_t block) const;
   Range rowRange(int32_t block) const;  // within the query head rowHead(block)

@@ -18,6 +18,7 @@
 #include "attention/value_sum.h"
 #include "attention/visible_vectors.h"
 #include "simd/exp2.h"
+#include "simd/integers.h"
 #include "simd/register_tile.h"
 
 namespace mosaic {
@@ -89,7 +90,7 @@ struct FoldBlock {
   /// the run time, and the hardware prefetcher does not detect short rows and columns.
   MOSAIC_NOINLINE void foldAndPrefetch(ForwardPanel& panel, const KvRows& keys, int32_t doneKeys) {
     const auto steps = [](int64_t rows, int64_t depth) {
-      return (rows + R - 1) / R * ((depth + valuesPerElement - 1) / valuesPerElement);
+      return ceilDiv(rows, R) * ceilDiv(depth, valuesPerElement);
     };
     TilePrefetch nextK(keys.nextK, steps(keys.count, panel.depth));
     TilePrefetch nextV(keys.nextV, steps(panel.valueDepth, keys.count));

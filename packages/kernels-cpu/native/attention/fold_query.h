@@ -8,6 +8,7 @@
 #include "simd/elements.h"
 #include "simd/exp2.h"
 #include "simd/inline.h"
+#include "simd/integers.h"
 #include "simd/register_tile.h"
 
 namespace mosaic {
@@ -62,20 +63,20 @@ struct FoldQuery {
 
     /// Returns the bytes from one prefetch to the next, for `lines` prefetches.
     MOSAIC_INLINE int64_t stepBytes(const UpcomingReads& reads, int32_t lines) {
-      const int64_t evenBytes = (countLines(reads) * kCacheLineBytes + lines - 1) / lines;
-      return evenBytes < kCacheLineBytes ? evenBytes : kCacheLineBytes;
+      const int64_t evenBytes = ceilDiv(countLines(reads) * kCacheLineBytes, lines);
+      return minOf(evenBytes, kCacheLineBytes);
     }
     MOSAIC_INLINE int32_t linesPerSquare(const QueryFold& f, const UpcomingReads& reads, int32_t linesOfPasses) {
       const int64_t squares = vectors * (f.depth / squareDepth), lines = countLines(reads) - linesOfPasses;
-      return lines > 0 ? static_cast<int32_t>((lines + squares - 1) / squares) : 0;
+      return lines > 0 ? static_cast<int32_t>(ceilDiv(lines, squares)) : 0;
     }
     /// Lines prefetched in passes with `steps` steps.
     MOSAIC_INLINE int32_t linesOfPasses(const QueryFold& f, int32_t steps) {
-      return linesPerStep(f.rows) * ((f.rows + maxRows - 1) / maxRows) * steps;
+      return linesPerStep(f.rows) * static_cast<int32_t>(ceilDiv(f.rows, maxRows)) * steps;
     }
     MOSAIC_INLINE int32_t linesOfScores(const QueryFold& f) { return linesOfPasses(f, f.depth / valuesPerElement); }
     MOSAIC_INLINE int32_t linesOfValues(const QueryFold& f) {
-      return linesOfPasses(f, (f.valueDepth + 4 * L - 1) / (4 * L) * (keys / valuesPerElement));
+      return linesOfPasses(f, static_cast<int32_t>(ceilDiv(f.valueDepth, 4 * L)) * (keys / valuesPerElement));
     }
     __attribute__((always_inline)) BlockPrefetch(const QueryFold& f, const KvRows& kv)
         : k(kv.nextK, stepBytes(kv.nextK, linesOfScores(f))),

@@ -81,7 +81,7 @@ class GradientGroup {
         rowStride_(paddedStride(roundUp(std::max(depth_, valueDepth_), kernels_.depthMultiple), elementBytes_)),
         keysPerStrip_(isPaired() ? kernels_.gradientBlock / kPairedStrips : kStripKeys),
         panels_(static_cast<size_t>(std::min<int64_t>(
-            groupPanels(call), roundUp(task.rows.end - task.rows.begin, kernels_.width) / kernels_.width))) {
+            groupPanels(call), ceilDiv(task.rows.end - task.rows.begin, kernels_.width)))) {
     reader_.select(task.batch, task.keyHead);
     const int64_t rows = static_cast<int64_t>(panels_.size()) * kernels_.width;
     weights_ = arena.allocate<char>(kernels_.gradientBlock * rows * elementBytes_);

@@ -8,17 +8,16 @@
 #include "attention/rows.h"
 #include "attention/tile_visibility.h"
 #include "pool/pool.h"
+#include "simd/integers.h"
 
 namespace mosaic {
 
 /// Returns a row length of at least `columns` and an odd number of cache lines, so that a column uses every set of the
 /// cache.
-constexpr int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
+inline int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
   const int64_t elementsPerLine = 64 / bytes;
-  return elementsPerLine * ((columns + elementsPerLine - 1) / elementsPerLine | 1);
+  return elementsPerLine * (ceilDiv(columns, elementsPerLine) | 1);
 }
-
-constexpr int64_t roundUp(int64_t x, int64_t multiple) { return (x + multiple - 1) / multiple * multiple; }
 
 /// Which of K and V is read by columns: V in the forward, K in the backward, neither for query rows. A few panels of
 /// one or two vectors (`NarrowForward`) read a cache line once or twice, which is faster than a copy, even if a column
@@ -233,7 +232,7 @@ inline KvRows subBlock(const AttentionKernels& kernels, const KvRows& block, int
 template <class Fn>
 void forEachPart(const Segment& s, const AttentionKernels& kernels, const Range& block, Fn fn) {
   const auto floorTo = [](int32_t multiple, int32_t x) { return x / multiple * multiple; };
-  const auto ceilTo = [](int32_t multiple, int32_t x) { return (x + multiple - 1) / multiple * multiple; };
+  const auto ceilTo = [](int32_t multiple, int32_t x) { return static_cast<int32_t>(roundUp(x, multiple)); };
   const int32_t begin = std::max(floorTo(kernels.keyMultiple, s.begin), static_cast<int32_t>(block.begin)),
                 end = std::min(ceilTo(kernels.keyMultiple, s.end), static_cast<int32_t>(block.end));
   if (begin >= end) return;

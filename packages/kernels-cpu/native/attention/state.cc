@@ -2,6 +2,7 @@
 
 #include "attention/attention.h"
 #include "attention/merge.h"
+#include "simd/integers.h"
 
 namespace mosaic {
 
@@ -9,7 +10,7 @@ void mergeStates(const AttentionState& into, std::span<const AttentionState> fro
   const int64_t* shape = into.out.shape;
   constexpr int64_t kRowsPerTask = 64;  // per task
   const int64_t rows = shape[0] * shape[1] * shape[2];
-  pool.parallelFor((rows + kRowsPerTask - 1) / kRowsPerTask, [&](int64_t task, int) {
+  pool.parallelFor(ceilDiv(rows, kRowsPerTask), [&](int64_t task, int) {
     for (int64_t row = task * kRowsPerTask; row < std::min(rows, (task + 1) * kRowsPerTask); ++row) {
       const int64_t head = row / shape[2];
       const HeadRows headRows{head / shape[1], head % shape[1], row % shape[2]};

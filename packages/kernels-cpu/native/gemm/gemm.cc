@@ -33,8 +33,6 @@ constexpr int64_t kDotColumnsPerTask = 64;  // per task, for products of few row
 // Rows per task that stores a float32 copy of out. If columns of out are dense, tasks write whole cache lines of them.
 constexpr int64_t kMinStoredRows = 16, kMaxStoredRows = 64;
 
-int64_t roundUp(int64_t x, int64_t multiple) { return ceilDiv(x, multiple) * multiple; }
-
 /// Stores part of the product, which was computed in float32.
 void storeSums(const GemmKernels& kernels, const Product& p, const MatrixPart& part, const float* sums,
                int64_t sumStride) {

@@ -130,7 +130,7 @@ class ProductStore {
   MOSAIC_NOINLINE void storeRow(const float* values, const GemmStore& store, int64_t row) {
     const Matrix& out = store.out;
     for (int64_t j = 0; j < store.columns; j += kChunkElements) {
-      const int64_t n = minOf(kChunkElements, store.columns - j), paddedColumns = ceilDiv(n, L) * L;
+      const int64_t n = minOf(kChunkElements, store.columns - j), paddedColumns = roundUp(n, L);
       Matrix chunkOut = out;
       chunkOut.data = at(out, row, j);
       if (!store.add && !store.epilogue) {

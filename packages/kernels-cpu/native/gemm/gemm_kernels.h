@@ -115,7 +115,7 @@ struct GemmKernels {
   int32_t tileRows, tileColumns;
   int32_t depthMultiple;  // the depth of packed operands is padded to this multiple with zeros
   int32_t rowMultiple;    // the rows of packed operands are padded to this multiple
-  int32_t blockDepth;     // depth of a block; a panel of the block fits the L1 cache
+  int32_t blockDepth;     // depth of a block; a panel of the block takes at most 64 KiB
 
   /// Packs at most `tileColumns` columns of b into a panel.
   void (*packColumns)(const Matrix& b, const MatrixPart& part, void* panel);

@@ -122,7 +122,7 @@ struct GemmPack<V, Bf16Operands> {
   MOSAIC_NOINLINE void packColumns(const Matrix& b, const MatrixPart& part, void* panel) {
     auto* packedPanel = static_cast<uint32_t*>(panel);
     if (b.columnStride != 1 && b.rowStride == 1) return transposeColumns(b, part, packedPanel);
-    for (int64_t d = 0; d < ceilDiv(part.rows, depthMultiple) * depthMultiple; d += 2) {
+    for (int64_t d = 0; d < roundUp(part.rows, depthMultiple); d += 2) {
       uint16_t copy[2][width];
       const uint16_t* rows[2];
       for (int64_t i = 0; i < 2; i++) {
@@ -144,7 +144,7 @@ struct GemmPack<V, Bf16Operands> {
     if (a.columnStride == 1 && isAligned && avoidsCacheConflicts(part, a.rowStride * 2, panels)) {
       return {at(a, part.row, part.column), a.rowStride, 1};
     }
-    const int64_t stride = ceilDiv(part.columns, depthMultiple) * depthMultiple;
+    const int64_t stride = roundUp(part.columns, depthMultiple);
     auto* to = static_cast<uint16_t*>(buffer);
     if (a.rowStride == 1 && a.columnStride != 1) {
       transposeRows(a, part, to, stride);

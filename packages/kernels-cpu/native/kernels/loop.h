@@ -6,6 +6,7 @@
 #include "mosaic/view.h"
 #include "pool/pool.h"
 #include "simd/inline.h"
+#include "simd/integers.h"
 
 namespace mosaic {
 namespace {
@@ -14,10 +15,6 @@ namespace {
 constexpr int64_t kChunkElements = 2048;
 /// Number of elements below which waking another thread does not pay off.
 constexpr int64_t kMinParallelElements = 32768;
-
-MOSAIC_INLINE int64_t minOf(int64_t a, int64_t b) { return a < b ? a : b; }
-MOSAIC_INLINE int64_t maxOf(int64_t a, int64_t b) { return a > b ? a : b; }
-MOSAIC_INLINE int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 /// The axes common to N operands, innermost last. The first operand is the output and sets the shape; the others
 /// broadcast to it (NumPy's rule). Axes are ordered by the output's strides and merged where all operands allow it.

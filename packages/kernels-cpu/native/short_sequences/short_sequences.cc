@@ -5,6 +5,7 @@
 
 #include "attention/tile_visibility.h"
 #include "short_sequences/kernels.h"
+#include "simd/integers.h"
 
 namespace mosaic {
 namespace {
@@ -67,7 +68,7 @@ ShortSequenceShape makeShape(const TensorView &q, const TensorView &k, const Sho
   return {static_cast<int32_t>(q.shape[2]),
           static_cast<int32_t>(k.shape[2]),
           depth,
-          (depth + lanes - 1) / lanes * lanes,
+          static_cast<int32_t>(roundUp(depth, lanes)),
           static_cast<int32_t>(k.shape[1]),
           static_cast<int32_t>(q.shape[1] / k.shape[1]),
           nullptr};
@@ -75,9 +76,9 @@ ShortSequenceShape makeShape(const TensorView &q, const TensorView &k, const Sho
 
 template <class Fn>
 void forEachRange(int64_t sequences, const ShortSequenceKernels &kernels, int64_t scratch, Pool &pool, Fn fn) {
-  const int64_t groups = (sequences + kernels.lanes - 1) / kernels.lanes;
+  const int64_t groups = ceilDiv(sequences, kernels.lanes);
   const int64_t groupsPerTask = std::clamp<int64_t>(groups / (4 * pool.threads()), 1, kMaxGroupsPerTask);
-  pool.parallelFor((groups + groupsPerTask - 1) / groupsPerTask, [&](int64_t task, int worker) {
+  pool.parallelFor(ceilDiv(groups, groupsPerTask), [&](int64_t task, int worker) {
     Arena& arena = pool.arena(worker);
     arena.reset();
     float* memory = arena.allocate<float>(scratch);
