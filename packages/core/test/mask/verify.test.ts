@@ -8,6 +8,7 @@ import { checkSlices, type Mask, type Slice } from "../../src/mask/slice.ts";
 import { resolveSlices } from "../../src/mask/verify.ts";
 import { layoutOf } from "../../src/placement/layout.ts";
 import { ReferenceDevice } from "../reference/index.ts";
+import { measureProcessorTime } from "../processor-time.ts";
 
 const fullSlice: Slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "full" };
 const mask = (...slices: Slice[]): Mask => ({ name: "mine", slices: () => slices });
@@ -87,9 +88,7 @@ test("a mask is resolved once per pair of lengths, and the list is cached", () =
   expect(calls).toBe(2);
 });
 
-test("ten thousand documents are verified in less than half a second", () => {
+test("ten thousand documents are verified in less than half a second of processor time", () => {
   const lengths = new Array<number>(10_000).fill(13);
-  const startTime = performance.now();
-  resolveSlices(documents(lengths), 130_000, 130_000);
-  expect(performance.now() - startTime).toBeLessThan(500);
+  expect(measureProcessorTime(() => resolveSlices(documents(lengths), 130_000, 130_000))).toBeLessThan(500);
 });

@@ -17,6 +17,7 @@ import {
 import { layoutOf } from "../../src/placement/layout.ts";
 import { positions, type Span } from "../../src/placement/span.ts";
 import { resolveShards } from "../../src/placement/verify.ts";
+import { measureProcessorTime } from "../processor-time.ts";
 import { allGatherBackend, ReferenceDevice, referenceWorld } from "../reference/index.ts";
 
 const span = (start: number, length: number, step = 1): Span => ({ start, length, step });
@@ -158,30 +159,32 @@ test("a placement is verified once per number of shards and length", () => {
   ]);
 });
 
-test("a billion positions in 4096 striped or zigzag shards are verified in less than a second", () => {
+test("a billion positions in 4096 striped or zigzag shards are verified in less than a second of processor time", () => {
   const [count, length] = [4096, 2 ** 30 + 5];
-  const startTime = performance.now();
-  resolveShards({ ...striped() }, count, length);
-  resolveShards({ ...zigzag() }, count, length);
-  expect(performance.now() - startTime).toBeLessThan(1000);
+  const milliseconds = measureProcessorTime(() => {
+    resolveShards({ ...striped() }, count, length);
+    resolveShards({ ...zigzag() }, count, length);
+  });
+  expect(milliseconds).toBeLessThan(1000);
 });
 
-test("faults in huge sequences are found in less than half a second", () => {
-  const begin = performance.now();
+test("faults in huge sequences are found in less than half a second of processor time", () => {
   const findFault =
     (length: number, ...spans: Span[]) =>
     () =>
       resolveShards(placement(spans), 1, length);
-  expect(findFault(2 ** 40, span(0, 2 ** 40 - 1))).toThrow(
-    /all 1099511627776 positions, received 1099511627775 positions$/,
-  );
-  expect(findFault(2 ** 40, span(1, 2 ** 40 - 1))).toThrow(/position 0 is in no shard/);
-  // 1 000 003 · i and 5 + 999 983 · j
-  expect(findFault(2 ** 50, span(0, 1e8, 1_000_003), span(5, 1e8, 999_983))).toThrow(
-    /position 249996749988 twice in shard 0/,
-  );
-  expect(findFault(2 ** 50, span(0, 1e8, 1_000_002), span(5, 1e8, 999_984))).toThrow(/position \d+ is in no shard/);
-  expect(performance.now() - begin).toBeLessThan(500);
+  const milliseconds = measureProcessorTime(() => {
+    expect(findFault(2 ** 40, span(0, 2 ** 40 - 1))).toThrow(
+      /all 1099511627776 positions, received 1099511627775 positions$/,
+    );
+    expect(findFault(2 ** 40, span(1, 2 ** 40 - 1))).toThrow(/position 0 is in no shard/);
+    // 1 000 003 · i and 5 + 999 983 · j
+    expect(findFault(2 ** 50, span(0, 1e8, 1_000_003), span(5, 1e8, 999_983))).toThrow(
+      /position 249996749988 twice in shard 0/,
+    );
+    expect(findFault(2 ** 50, span(0, 1e8, 1_000_002), span(5, 1e8, 999_984))).toThrow(/position \d+ is in no shard/);
+  });
+  expect(milliseconds).toBeLessThan(500);
 });
 
 test("coordinates, meshes and ranks out of range are rejected", () => {
