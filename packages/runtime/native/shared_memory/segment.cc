@@ -17,9 +17,9 @@ namespace mosaic {
 namespace {
 
 constexpr uint64_t kSegmentMagic = 0x0002'636f'7361'6d6f;  // changes with the layout
-// All ring buffers together have about 64 MiB. Only from 34 ranks on they have more, because each has the minimum size.
-// Memory is used only by pairs that communicate, as pages are committed on first access. The maximum size of a ring
-// buffer is one that stays in cache.
+// All ring buffers together have at most 64 MiB. With more than 32 ranks they have more, because each has the minimum
+// size. Memory is used only by pairs that communicate, as pages are committed on first access. The maximum size of a
+// ring buffer is one that stays in cache.
 constexpr uint64_t kTotalChannelBytes = 64ull << 20, kMinChannelBytes = 64ull << 10, kMaxChannelBytes = 1ull << 20;
 
 const char* const kLayoutMismatch =
