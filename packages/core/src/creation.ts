@@ -41,8 +41,16 @@ export const tensorOptions = defineOptions("tensor", {
 export type TensorOptions = OptionsOf<typeof tensorOptions>;
 
 /**
- * Returns an uninitialized tensor.
+ * Returns an uninitialized tensor of this shape. Its elements are undefined until they are written.
  *
+ * @example
+ * ```ts
+ * import { empty } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = empty(device, [2, 3], { dtype: "bfloat16" });
+ * [x.shape, x.dtype]; // => [[2, 3], "bfloat16"]
+ * ```
  * @throws ShapeError for a length that is not an integer ≥ 0; OptionError for an unknown dtype.
  */
 export function empty(deviceOrContext: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
@@ -129,18 +137,55 @@ function checkNumbers(values: ArrayLike<number>): void {
   }
 }
 
-/** Returns a tensor filled with one value. */
+/**
+ * Returns a tensor of this shape in which every element is `value`, rounded to the dtype.
+ *
+ * @example
+ * ```ts
+ * import { full } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = full(device, [2, 2], 0.5);
+ * Array.from(await x.read()); // => [0.5, 0.5, 0.5, 0.5]
+ * ```
+ * @throws ShapeError for a length that is not an integer ≥ 0; OptionError for an unknown dtype or a value that is not a
+ * number.
+ */
 export function full(deviceOrContext: DeviceOrContext, shape: Shape, value: number, options?: TensorOptions): Tensor {
   checkNumber("full: value", value);
   return fill(create(deviceOrContext, shape, { options, where: "full" }), value);
 }
 
-/** Returns a tensor of zeros. */
+/**
+ * Returns a tensor of this shape in which every element is 0.
+ *
+ * @example
+ * ```ts
+ * import { zeros } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = zeros(device, [3]);
+ * Array.from(await x.read()); // => [0, 0, 0]
+ * ```
+ * @throws ShapeError for a length that is not an integer ≥ 0; OptionError for an unknown dtype.
+ */
 export function zeros(deviceOrContext: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
   return fill(create(deviceOrContext, shape, { options, where: "zeros" }), 0);
 }
 
-/** Returns a tensor of ones. */
+/**
+ * Returns a tensor of this shape in which every element is 1.
+ *
+ * @example
+ * ```ts
+ * import { ones } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = ones(device, [3]);
+ * Array.from(await x.read()); // => [1, 1, 1]
+ * ```
+ * @throws ShapeError for a length that is not an integer ≥ 0; OptionError for an unknown dtype.
+ */
 export function ones(deviceOrContext: DeviceOrContext, shape: Shape, options?: TensorOptions): Tensor {
   return fill(create(deviceOrContext, shape, { options, where: "ones" }), 1);
 }

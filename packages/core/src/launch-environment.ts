@@ -104,8 +104,14 @@ export function launchEnvironment(env: EnvironmentVariables = process.env): Laun
 }
 
 /**
- * Returns the rank of this process within its host; undefined if the launcher does not set it. Throws an OptionError
- * unless it is an integer.
+ * Returns the rank of this process within its host; undefined if the launcher does not set it.
+ *
+ * @example
+ * ```ts
+ * import { localRank } from "@mosaic/core";
+ * localRank({ RANK: "5", WORLD_SIZE: "8", LOCAL_RANK: "1" }); // => 1
+ * ```
+ * @throws OptionError unless it is an integer.
  */
 export function localRank(env: EnvironmentVariables = process.env): number | undefined {
   checkEnvironment("localRank", env);
@@ -115,8 +121,14 @@ export function localRank(env: EnvironmentVariables = process.env): number | und
 }
 
 /**
- * Returns the number of ranks of this host; undefined if the launcher does not set it. Throws an OptionError unless it
- * is an integer ≥ 1.
+ * Returns the number of ranks of this host; undefined if the launcher does not set it.
+ *
+ * @example
+ * ```ts
+ * import { localWorldSize } from "@mosaic/core";
+ * localWorldSize({ RANK: "5", WORLD_SIZE: "8", LOCAL_WORLD_SIZE: "4" }); // => 4
+ * ```
+ * @throws OptionError unless it is an integer ≥ 1.
  */
 export function localWorldSize(env: EnvironmentVariables = process.env): number | undefined {
   checkEnvironment("localWorldSize", env);

@@ -31,7 +31,16 @@ function checkLengths(where: string, lengths: unknown): void {
   expectValue(where, areLengths, "axis lengths by name, such as { dp: 2, sp: 4 }", lengths);
 }
 
-/** Returns the coordinate of a rank. */
+/**
+ * Returns the coordinate of a rank in a mesh of this shape, row-major: the last axis varies fastest.
+ *
+ * @example
+ * ```ts
+ * import { coordinateOf } from "@mosaic/core";
+ * coordinateOf(5, { dp: 2, sp: 4 }); // => { dp: 1, sp: 1 }
+ * ```
+ * @throws OptionError for a rank outside of the mesh, or lengths that are not integers ≥ 1.
+ */
 export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
   checkLengths("coordinateOf", shape);
   const lengths = Object.values(shape);
@@ -49,7 +58,16 @@ export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
   return Object.fromEntries(entries);
 }
 
-/** Returns the coordinate without some axes, which means all shards along them. */
+/**
+ * Returns the coordinate without some axes, which means all shards along them.
+ *
+ * @example
+ * ```ts
+ * import { omitAxes } from "@mosaic/core";
+ * omitAxes({ node: 1, gpu: 3 }, ["gpu"]); // => { node: 1 }
+ * ```
+ * @throws OptionError for other arguments.
+ */
 export function omitAxes(coordinate: Coordinate, axes: readonly string[]): Coordinate {
   checkLengths("omitAxes", coordinate);
   expectValue("omitAxes", Array.isArray(axes), "an array of axis names", axes);

@@ -68,7 +68,18 @@ export function randn(deviceOrContext: DeviceOrContext, shape: Shape, options?: 
 
 /**
  * Returns a tensor of uniformly distributed numbers in [low, high), by default [0, 1). The bounds also hold after
- * rounding to the dtype. Seeds as in `randn`. Throws an OptionError unless low ≤ high are finite.
+ * rounding to the dtype. Seeds as in `randn`.
+ *
+ * @example
+ * ```ts
+ * import { rand } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = rand(device, [100], { low: -1, high: 1, seed: 7, stream: 0 });
+ * (await x.read()).every((value) => value >= -1 && value < 1); // => true
+ * ```
+ * @throws OptionError unless low ≤ high are finite, or for a seed that is not an integer ≥ 0; ShapeError for a length
+ * that is not an integer ≥ 0.
  */
 export function rand(deviceOrContext: DeviceOrContext, shape: Shape, options?: RandOptions): Tensor {
   const { low, high, dtype, ...randomOptions } = randOptions.parse(options);

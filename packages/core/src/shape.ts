@@ -19,7 +19,16 @@ function createNumberArrayError(where: string, shape: unknown): ShapeError {
   return new ShapeError({ where, expected: "an array of numbers, such as [2, 3]", received: formatValue(shape) });
 }
 
-/** Returns the number of elements: 1 for the empty shape (a scalar). */
+/**
+ * Returns the number of elements: 1 for the empty shape (a scalar).
+ *
+ * @example
+ * ```ts
+ * import { numel } from "@mosaic/core";
+ * [numel([2, 3]), numel([])]; // => [6, 1]
+ * ```
+ * @throws ShapeError unless it is an array of numbers.
+ */
 export function numel(shape: Shape): number {
   let size = 1;
   if (!Array.isArray(shape)) throw createNumberArrayError("numel", shape);
@@ -31,7 +40,16 @@ export function numel(shape: Shape): number {
   return size;
 }
 
-/** Returns the row-major strides of a contiguous tensor. */
+/**
+ * Returns the row-major strides of a contiguous tensor, in elements.
+ *
+ * @example
+ * ```ts
+ * import { contiguousStrides } from "@mosaic/core";
+ * contiguousStrides([2, 3, 4]); // => [12, 4, 1]
+ * ```
+ * @throws ShapeError unless it is an array of numbers.
+ */
 export function contiguousStrides(shape: Shape): number[] {
   checkNumberArray("contiguousStrides", shape);
   const strides = shape.slice();
@@ -46,6 +64,13 @@ export function contiguousStrides(shape: Shape): number[] {
 /**
  * Returns whether elements are contiguous in row-major order. Strides of axes of length 1 are ignored, and empty
  * tensors are contiguous.
+ *
+ * @example
+ * ```ts
+ * import { isContiguous } from "@mosaic/core";
+ * [isContiguous([2, 3], [3, 1]), isContiguous([2, 3], [1, 2])]; // => [true, false]
+ * ```
+ * @throws ShapeError unless both are arrays of numbers.
  */
 export function isContiguous(shape: Shape, strides: Shape): boolean {
   checkNumberArray("isContiguous: shape", shape);
@@ -62,14 +87,31 @@ export function isContiguous(shape: Shape, strides: Shape): boolean {
   return isDense;
 }
 
-/** Formats a shape for error messages, as `[2,8,100]`. */
+/**
+ * Formats a shape for error messages, as `[2,8,100]`. Any other value is formatted as it is.
+ *
+ * @example
+ * ```ts
+ * import { formatShape } from "@mosaic/core";
+ * formatShape([2, 8, 100]); // => "[2,8,100]"
+ * ```
+ */
 export function formatShape(shape: Shape): string {
   if (!Array.isArray(shape)) return formatValue(shape);
   for (let axis = 0; axis < shape.length; axis++) if (typeof shape[axis] !== "number") return formatValue(shape);
   return `[${shape.join(",")}]`;
 }
 
-/** Returns whether two shapes have the same lengths in the same order. */
+/**
+ * Returns whether two shapes have the same lengths in the same order.
+ *
+ * @example
+ * ```ts
+ * import { sameShape } from "@mosaic/core";
+ * [sameShape([2, 3], [2, 3]), sameShape([2, 3], [3, 2])]; // => [true, false]
+ * ```
+ * @throws ShapeError unless both are arrays of numbers.
+ */
 export function sameShape(a: Shape, b: Shape): boolean {
   checkNumberArray("sameShape", a);
   checkNumberArray("sameShape", b);
@@ -83,7 +125,18 @@ function equalNumbers(a: Shape, b: Shape): boolean {
   return true;
 }
 
-/** Normalizes an axis; negative values count from the end. Throws a ShapeError that names the valid range. */
+/**
+ * Returns the axis as a number from 0 to rank − 1; a negative one counts from the end. `where` is the caller's name in
+ * the error.
+ *
+ * @example
+ * ```ts
+ * import { normalizeAxis } from "@mosaic/core";
+ * normalizeAxis(-1, 3, "sum"); // => 2
+ * normalizeAxis(3, 3, "sum"); // throws sum: expected an axis from -3 to 2, received 3
+ * ```
+ * @throws ShapeError that names the valid range.
+ */
 export function normalizeAxis(axis: number, rank: number, where: string): number {
   if (!Number.isInteger(axis) || typeof rank !== "number") throw createAxisError(axis, rank, where);
   const nonNegativeAxis = axis < 0 ? axis + rank : axis;

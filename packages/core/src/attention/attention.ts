@@ -60,8 +60,20 @@ export interface AttentionOutput {
 }
 
 /**
- * Returns the state of attention over no keys: out [B,H,S,Dv] is 0 and lse is −Infinity. Keys are added with `attend`
- * of a backend or of the kernels. The head size of the values defaults to that of q.
+ * Returns the state of attention over no keys, for q [B,H,S,D]: out [B,H,S,Dv] is 0 and lse [B,H,S] is −Infinity, both
+ * float32. Keys are added with `attend` of a backend or of the kernels. The head size of the values defaults to D.
+ *
+ * @example
+ * ```ts
+ * import { emptyState, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using q = randn(device, [1, 2, 3, 8]);
+ * const { out, lse } = emptyState(q, 16);
+ * [out.shape, lse.shape]; // => [[1, 2, 3, 16], [1, 2, 3]]
+ * (await lse.read())[0]; // => -Infinity
+ * ```
+ * @throws ShapeError unless q has four axes; OptionError for a head size that is not an integer ≥ 0.
  */
 export function emptyState(q: Tensor, valueHeadDim: number = q?.shape?.[3] ?? 0): AttentionState {
   checkTensor("emptyState", q, 4);

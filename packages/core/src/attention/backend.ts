@@ -155,6 +155,16 @@ export function createTile(call: AttentionCall, kv: KvShard): Tile {
 /**
  * Returns the backend that runs the device's attention kernel on this rank's keys. It is the innermost backend of every
  * other one. Does not communicate.
+ *
+ * @example
+ * ```ts
+ * import { attention, init, local, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using x = randn(ctx, [1, 2, 10, 16]);
+ * using out = attention(ctx, x, x, x, { backend: local() });
+ * out.shape; // => [1, 2, 10, 16]
+ * ```
  */
 export function local(): AttentionBackend {
   return {

@@ -86,7 +86,15 @@ export class GradNode {
 
 let isRecordingEnabled = true;
 
-/** Returns whether operations are recorded. */
+/**
+ * Returns whether operations are recorded: true except inside `noGrad` and a backward.
+ *
+ * @example
+ * ```ts
+ * import { isGradEnabled, noGrad } from "@mosaic/core";
+ * [isGradEnabled(), noGrad(isGradEnabled)]; // => [true, false]
+ * ```
+ */
 export function isGradEnabled(): boolean {
   return isRecordingEnabled;
 }
@@ -146,7 +154,21 @@ export function noGrad<T>(body: () => T): T {
   return withGradMode("noGrad", false, body);
 }
 
-/** Runs `body` (synchronous) with recording on, even inside `noGrad` or a backward. */
+/**
+ * Runs `body` (synchronous) with recording on, even inside `noGrad` or a backward.
+ *
+ * @example
+ * ```ts
+ * import { enableGrad, noGrad, ones, square } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = ones(device, [2]);
+ * x.requiresGrad = true;
+ * using y = noGrad(() => enableGrad(() => square(x)));
+ * y.requiresGrad; // => true
+ * ```
+ * @throws AutogradError for an async function, as `noGrad`.
+ */
 export function enableGrad<T>(body: () => T): T {
   return withGradMode("enableGrad", true, body);
 }

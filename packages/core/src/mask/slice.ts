@@ -14,12 +14,28 @@ export type SliceType = keyof typeof sliceTypeCodes;
 /** Codes of slice types in kernels: bit 0 is set if the right border is diagonal, bit 1 if the left border is. */
 export const sliceTypeCodes = { full: 0, causal: 1, inverseCausal: 2, bidirectionalCausal: 3 } as const;
 
-/** Returns whether the first visible key moves by one with each row. */
+/**
+ * Returns whether the first visible key moves by one with each row.
+ *
+ * @example
+ * ```ts
+ * import { hasDiagonalStart } from "@mosaic/core";
+ * [hasDiagonalStart("causal"), hasDiagonalStart("inverseCausal")]; // => [false, true]
+ * ```
+ */
 export function hasDiagonalStart(type: SliceType): boolean {
   return type === "inverseCausal" || type === "bidirectionalCausal";
 }
 
-/** Returns whether the last visible key moves by one with each row. */
+/**
+ * Returns whether the last visible key moves by one with each row.
+ *
+ * @example
+ * ```ts
+ * import { hasDiagonalEnd } from "@mosaic/core";
+ * [hasDiagonalEnd("causal"), hasDiagonalEnd("inverseCausal")]; // => [true, false]
+ * ```
+ */
 export function hasDiagonalEnd(type: SliceType): boolean {
   return type === "causal" || type === "bidirectionalCausal";
 }
@@ -83,7 +99,17 @@ function isSlice(value: unknown): value is Slice {
 // border of the keys moves right by one per row if `hasDiagonalStart(type)`, the right border if
 // `hasDiagonalEnd(type)`.
 
-/** Returns the keys [start, end) of a slice that are visible to row q. The range is empty if start ≥ end. */
+/**
+ * Returns the keys [start, end) of a slice that are visible to row q, which must be one of its rows. The range is empty
+ * if start ≥ end.
+ *
+ * @example
+ * ```ts
+ * import { visibleKeyRange } from "@mosaic/core";
+ * visibleKeyRange({ q0: 0, q1: 4, k0: 0, k1: 4, type: "causal" }, 1); // => { start: 0, end: 2 }
+ * ```
+ * @throws OptionError unless the slice has integer bounds, and q is a number.
+ */
 export function visibleKeyRange(slice: Slice, q: number): { readonly start: number; readonly end: number } {
   checkSlice("visibleKeyRange", slice);
   checkNumber("visibleKeyRange: q", q);
@@ -114,7 +140,17 @@ export function sliceArea(slice: Slice): number {
   return rows % 2 === 0 ? (rows / 2) * parallelSidesSum : rows * (parallelSidesSum / 2);
 }
 
-/** Clips a slice to queries [from, to). Returns undefined if no pair remains. */
+/**
+ * Clips a slice to queries [from, to). Returns undefined if no pair remains.
+ *
+ * @example
+ * ```ts
+ * import { clipQueries } from "@mosaic/core";
+ * const slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "causal" } as const;
+ * clipQueries(slice, 2, 8); // => { q0: 2, q1: 4, k0: 0, k1: 4, type: "causal" }
+ * ```
+ * @throws OptionError unless the slice has integer bounds, and from and to are numbers.
+ */
 export function clipQueries(slice: Slice, from: number, to: number): Slice | undefined {
   checkClip("clipQueries", slice, from, to);
   const q0 = Math.max(slice.q0, from);
@@ -129,6 +165,14 @@ export function clipQueries(slice: Slice, from: number, to: number): Slice | und
  * Clips a slice to keys [from, to). Returns at most three slices. In rows before `left`, a diagonal left border is less
  * than `from`, so the left border of the result is constant there. In rows from `right` on, a diagonal right border
  * exceeds `to`.
+ *
+ * @example
+ * ```ts
+ * import { clipKeys } from "@mosaic/core";
+ * const slices = clipKeys({ q0: 0, q1: 4, k0: 0, k1: 4, type: "causal" }, 0, 2);
+ * slices.map(({ q0, q1, type }) => [q0, q1, type]); // => [[0, 2, "causal"], [2, 4, "full"]]
+ * ```
+ * @throws OptionError unless the slice has integer bounds, and from and to are numbers.
  */
 export function clipKeys(slice: Slice, from: number, to: number): Slice[] {
   checkClip("clipKeys", slice, from, to);

@@ -69,6 +69,15 @@ export function skipInit<T>(construct: () => T): T {
  * and the order of creation, not on the mesh, so that training can be compared across meshes. The values of rank 0 are
  * broadcast, because devices may round differently. Collective.
  *
+ * @example
+ * ```ts
+ * import { createParameter, init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using scale = createParameter(ctx, [4], { initial: { kind: "constant", value: 1 } });
+ * scale.requiresGrad; // => true
+ * Array.from(await scale.read()); // => [1, 1, 1, 1]
+ * ```
  * @throws OptionError, before anything is sent, for an invalid distribution, for example with a negative std.
  */
 export function createParameter(ctx: Context, shape: Shape, options: ParameterOptions): Tensor {

@@ -33,10 +33,30 @@ export interface LoadReport {
   readonly unexpected: readonly string[];
 }
 
-/** A state dict does not match. Nothing was changed. */
+/**
+ * Thrown if names, shapes or dtypes of a state dict do not match. The message lists all that do not. No tensor of the
+ * module was changed.
+ */
 export class StateDictError extends MosaicError {}
 
-/** Copies values into tensors of the same names. If anything does not match, none is changed. */
+/**
+ * Copies values into tensors of the same names, as `Module.loadStateDict` does for a module. `where` is the caller's
+ * name in errors. Returns the names that did not match, which only `strict: false` allows.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, loadState, zeros } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using weight = zeros(device, [2]);
+ * const targets = new Map([["weight", weight]]);
+ * const state = new Map([["weight", fromArray(device, [1, 2], [2])]]);
+ * loadState("load", targets, state); // => { missing: [], unexpected: [] }
+ * Array.from(await weight.read()); // => [1, 2]
+ * ```
+ * @throws StateDictError that lists everything that does not match; then no tensor was changed. OptionError for unknown
+ * options.
+ */
 export function loadState(
   where: string,
   targets: ReadonlyMap<string, Tensor>,

@@ -102,8 +102,19 @@ export type RmsNormOptions = OptionsOf<typeof rmsNormOptions>;
 type RmsNormSettings = ResolvedOptionsOf<typeof rmsNormOptions>;
 
 /**
- * Returns (x − mean) / √(variance + ε) · weight + bias over the last axis. Ba, Kiros and Hinton 2016. ε defaults to
- * 1e-5.
+ * Returns (x − mean) / √(variance + ε) · weight + bias over the last axis. Ba, Kiros and Hinton 2016. x [..,E], weight
+ * and bias [E] or null → [..,E]. ε defaults to 1e-5. 16-bit dtypes are computed in float32 and rounded once.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, layerNorm } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [1, 3], [1, 2]);
+ * using y = layerNorm(x, null, null, { epsilon: 0 });
+ * Array.from(await y.read()); // => [-1, 1]
+ * ```
+ * @throws ShapeError for a scalar, or unless weight and bias are [E].
  */
 export function layerNorm(
   x: Tensor,

@@ -143,28 +143,85 @@ export function add(a: Tensor, b: Tensor | number): Tensor {
   return addOp([a, b], undefined);
 }
 
-/** Returns a − b, with broadcasting; b may be a number. */
+/**
+ * Returns a − b for two tensors, or a tensor and a number. Shapes broadcast as in NumPy; dtypes must be equal.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, sub } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using a = fromArray(device, [1, 2, 3, 4], [2, 2]);
+ * using b = fromArray(device, [10, 20], [2]);
+ * using result = sub(a, b);
+ * Array.from(await result.read()); // => [-9, -18, -7, -16]
+ * ```
+ * @throws ShapeError if the shapes do not broadcast; DTypeError if the dtypes differ.
+ */
 export function sub(a: Tensor, b: Tensor | number): Tensor {
   if (typeof b === "number") return addScalar("sub", a, -b);
   checkOperands("sub", a, b);
   return subOp([a, b], undefined);
 }
 
-/** Returns the elementwise product a · b, with broadcasting; b may be a number. */
+/**
+ * Returns the elementwise product a · b of two tensors, or of a tensor and a number. Shapes broadcast as in NumPy;
+ * dtypes must be equal.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, mul } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using a = fromArray(device, [1, 2, 3, 4], [2, 2]);
+ * using b = fromArray(device, [10, 20], [2]);
+ * using result = mul(a, b);
+ * Array.from(await result.read()); // => [10, 40, 30, 80]
+ * ```
+ * @throws ShapeError if the shapes do not broadcast; DTypeError if the dtypes differ.
+ */
 export function mul(a: Tensor, b: Tensor | number): Tensor {
   if (typeof b === "number") return applyScalarFactor(a, { op: "mul", factor: b });
   checkOperands("mul", a, b);
   return mulOp([a, b], undefined);
 }
 
-/** Returns the elementwise quotient a / b, with broadcasting; b may be a number. */
+/**
+ * Returns the elementwise quotient a / b of two tensors, or of a tensor and a number. Shapes broadcast as in NumPy;
+ * dtypes must be equal.
+ *
+ * @example
+ * ```ts
+ * import { div, fromArray } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using a = fromArray(device, [1, 2, 3, 4], [2, 2]);
+ * using b = fromArray(device, [10, 20], [2]);
+ * using result = div(b, a);
+ * Array.from(await result.read()); // => [10, 10, 3.3333333, 5]
+ * ```
+ * @throws ShapeError if the shapes do not broadcast; DTypeError if the dtypes differ.
+ */
 export function div(a: Tensor, b: Tensor | number): Tensor {
   if (typeof b === "number") return applyScalarFactor(a, { op: "div", factor: b });
   checkOperands("div", a, b);
   return divOp([a, b], undefined);
 }
 
-/** x · factor. */
+/**
+ * Returns x · factor, with the shape and dtype of x.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, scale } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [1, 2], [2]);
+ * using y = scale(x, 3);
+ * Array.from(await y.read()); // => [3, 6]
+ * ```
+ * @throws OptionError unless `factor` is a number.
+ */
 export function scale(x: Tensor, factor: number): Tensor {
   checkTensor("scale", x);
   checkNumber("scale: factor", factor);
@@ -200,23 +257,134 @@ function defineUnary(op: UnaryOp): (x: Tensor) => Tensor {
   };
 }
 
-/** −x. */
+/**
+ * Returns −x for each element x, with the shape and dtype of the input.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, neg } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [1, -2], [2]);
+ * using y = neg(x);
+ * Array.from(await y.read()); // => [-1, 2]
+ * ```
+ */
 export const neg: (x: Tensor) => Tensor = defineUnary("neg");
-/** eˣ. */
+/**
+ * Returns eˣ for each element x, with the shape and dtype of the input.
+ *
+ * @example
+ * ```ts
+ * import { exp, fromArray } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [0, 1], [2]);
+ * using y = exp(x);
+ * Array.from(await y.read()); // => [1, 2.7182818]
+ * ```
+ */
 export const exp: (x: Tensor) => Tensor = defineUnary("exp");
-/** Natural logarithm. */
+/**
+ * Returns the natural logarithm of each element, with the shape and dtype of the input. −Infinity for 0, and NaN for
+ * negative elements.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, log } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [1, 10], [2]);
+ * using y = log(x);
+ * Array.from(await y.read()); // => [0, 2.3025851]
+ * ```
+ */
 export const log: (x: Tensor) => Tensor = defineUnary("log");
-/** √x. */
+/**
+ * Returns √x for each element x, with the shape and dtype of the input. NaN for negative elements.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, sqrt } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [4, 9], [2]);
+ * using y = sqrt(x);
+ * Array.from(await y.read()); // => [2, 3]
+ * ```
+ */
 export const sqrt: (x: Tensor) => Tensor = defineUnary("sqrt");
-/** 1 / √x. */
+/**
+ * Returns 1 / √x for each element x, with the shape and dtype of the input. Infinity for 0, and NaN for negative
+ * elements.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, rsqrt } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [4, 16], [2]);
+ * using y = rsqrt(x);
+ * Array.from(await y.read()); // => [0.5, 0.25]
+ * ```
+ */
 export const rsqrt: (x: Tensor) => Tensor = defineUnary("rsqrt");
-/** Hyperbolic tangent. */
+/**
+ * Returns the hyperbolic tangent of each element, with the shape and dtype of the input.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, tanh } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [0, 1], [2]);
+ * using y = tanh(x);
+ * Array.from(await y.read()); // => [0, 0.7615942]
+ * ```
+ */
 export const tanh: (x: Tensor) => Tensor = defineUnary("tanh");
-/** 1 / (1 + e⁻ˣ). */
+/**
+ * Returns 1 / (1 + e⁻ˣ) for each element x, with the shape and dtype of the input.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, sigmoid } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [0, 2], [2]);
+ * using y = sigmoid(x);
+ * Array.from(await y.read()); // => [0.5, 0.8807971]
+ * ```
+ */
 export const sigmoid: (x: Tensor) => Tensor = defineUnary("sigmoid");
-/** max(x, 0); the derivative at 0 is 0. */
+/**
+ * Returns max(x, 0) for each element x, with the shape and dtype of the input. The derivative at 0 is 0.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, relu } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [-1, 2], [2]);
+ * using y = relu(x);
+ * Array.from(await y.read()); // => [0, 2]
+ * ```
+ */
 export const relu: (x: Tensor) => Tensor = defineUnary("relu");
-/** x · sigmoid(x), also called swish: Elfwing et al. 2017. */
+/**
+ * Returns x · sigmoid(x) for each element x, with the shape and dtype of the input. Also called swish (Elfwing et al.
+ * 2017).
+ *
+ * @example
+ * ```ts
+ * import { fromArray, silu } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [0, 1], [2]);
+ * using y = silu(x);
+ * Array.from(await y.read()); // => [0, 0.7310586]
+ * ```
+ */
 export const silu: (x: Tensor) => Tensor = defineUnary("silu");
 
 /** Declares the options of `gelu`. */
@@ -253,5 +421,17 @@ export function gelu(x: Tensor, options?: GeluOptions): Tensor {
   const { approximate } = geluOptions.parse(options);
   return approximate === "tanh" ? geluTanh(x) : geluExact(x);
 }
-/** x². */
+/**
+ * Returns x² for each element x, with the shape and dtype of the input.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, square } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [3, -4], [2]);
+ * using y = square(x);
+ * Array.from(await y.read()); // => [9, 16]
+ * ```
+ */
 export const square: (x: Tensor) => Tensor = defineUnary("square");

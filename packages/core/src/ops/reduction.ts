@@ -105,9 +105,18 @@ const meanOp = defineOp({
 });
 
 /**
- * Returns the mean over some axes, or all. Accumulates in float32 and rounds once to x's dtype. NaN if there are no
- * elements.
+ * Returns the mean over some axes, or all. Accumulates in float32 and rounds once. NaN if there are no elements.
  *
+ * @example
+ * ```ts
+ * import { fromArray, mean } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [1, 2, 3, 4], [2, 2]);
+ * using columns = mean(x, 0, { keepDims: true });
+ * columns.shape; // => [1, 2]
+ * Array.from(await columns.read()); // => [2, 3]
+ * ```
  * @throws ShapeError for an axis out of range, for an axis that occurs twice, and for an axis whose rows are known to
  * be sharded, unless along data-parallel mesh axes: as a loss, the mean of a rank's rows would have gradients that are
  * too large by the number of ranks.

@@ -146,6 +146,12 @@ export function zigzag(): Placement {
 /**
  * Returns the placement in which shard r holds positions r, r + count, …: as balanced as zigzag, at every scale.
  * Brandon et al. 2023, "Striped Attention".
+ *
+ * @example
+ * ```ts
+ * import { striped } from "@mosaic/core";
+ * striped().spans(1, 2, 7); // => [{ start: 1, length: 3, step: 2 }]
+ * ```
  */
 export function striped(): Placement {
   return stripedPlacement;

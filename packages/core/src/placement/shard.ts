@@ -26,7 +26,16 @@ export const shardOptions = defineOptions("shard", {
 export type ShardOptions = OptionsOf<typeof shardOptions>;
 type ShardSettings = ResolvedOptionsOf<typeof shardOptions>;
 
-/** Returns the mesh axes along which ranks share a sequence: all except the data-parallel ones. */
+/**
+ * Returns the mesh axes along which ranks share a sequence: all except the data-parallel ones.
+ *
+ * @example
+ * ```ts
+ * import { sequenceAxes } from "@mosaic/core";
+ * sequenceAxes({ dp: 2, node: 2, gpu: 4 }); // => ["node", "gpu"]
+ * ```
+ * @throws OptionError unless `shape` has axis lengths by name.
+ */
 export function sequenceAxes(shape: Coordinate): string[] {
   checkMeshShape("sequenceAxes", shape);
   return Object.keys(shape).filter((axis) => !isDataParallelAxis(axis));
@@ -91,6 +100,17 @@ const emptySpan: Span = { start: 0, length: 0, step: 1 };
  * Gathers the whole tensor on every rank from the shards: the inverse of `shard`. Collective along the sharded mesh
  * axes. Not differentiable: the result has no gradient history.
  *
+ * @example
+ * ```ts ranks=2
+ * import { local } from "@mosaic/collectives-local";
+ * import { contiguous, full, init, unshard } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), collectives: local() });
+ * using mine = full(ctx, [1 + ctx.rank, 2], ctx.rank); // one row on rank 0, two on rank 1
+ * using whole = unshard(ctx, mine, 0, { placement: contiguous([1, 2]), length: 3 });
+ * Array.from(await whole.read()); // => [0, 0, 1, 1, 1, 1]
+ * whole.shape; // => [3, 2]
+ * ```
  * @throws ShapeError if the number of rows is not the length of this rank's shard, or if the tensor is known to be
  * sharded differently.
  */

@@ -44,7 +44,16 @@ function isSpan(value: unknown): value is Span {
   return typeof start === "number" && typeof length === "number" && typeof step === "number";
 }
 
-/** Returns the number of positions in a list of spans. */
+/**
+ * Returns the number of positions in a list of spans.
+ *
+ * @example
+ * ```ts
+ * import { spansLength } from "@mosaic/core";
+ * spansLength([{ start: 0, length: 3, step: 1 }, { start: 8, length: 2, step: 1 }]); // => 5
+ * ```
+ * @throws OptionError unless `spans` is an array of spans.
+ */
 export function spansLength(spans: readonly Span[]): number {
   expectValue("spansLength", Array.isArray(spans), "an array of spans { start, length, step }", spans);
   let sum = 0;
@@ -59,6 +68,14 @@ export function spansLength(spans: readonly Span[]): number {
 /**
  * Joins consecutive spans where possible, without changing the positions or their order, because kernels process one
  * span at a time.
+ *
+ * @example
+ * ```ts
+ * import { joinSpans } from "@mosaic/core";
+ * const spans = [{ start: 0, length: 3, step: 1 }, { start: 3, length: 2, step: 1 }];
+ * joinSpans(spans); // => [{ start: 0, length: 5, step: 1 }]
+ * ```
+ * @throws OptionError unless `spans` is an array of spans.
  */
 export function joinSpans(spans: readonly Span[]): Span[] {
   checkSpans("joinSpans", spans);

@@ -64,7 +64,25 @@ function checkCall(call: CachedAttentionCall): CachedAttentionCall {
   return call;
 }
 
-/** One layer of a cache, for a batch of sequences. Created by `KvCache.layer`. */
+/**
+ * One layer of a cache, for a batch of sequences. Created by `KvCache.layer`. An attention module takes it as `cache`;
+ * `append` and `attend` do the same for q, k and v of a custom module.
+ *
+ * @example
+ * ```ts
+ * import { init, noGrad, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { KvCache } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using cache = new KvCache(ctx, { numKvHeads: 2, headDim: 8, maxTokens: 256 });
+ * using sequence = cache.createSequence();
+ * const layer = cache.layer(0, [sequence]);
+ * using kv = randn(ctx, [1, 2, 5, 8]); // [B,Hkv,T,D]
+ * layer.append(kv, kv);
+ * using out = noGrad(() => layer.attend(randn(ctx, [1, 4, 5, 8]))); // [B,H,T,D]
+ * [out.shape, layer.starts]; // => [[1, 4, 5, 8], [5]]
+ * ```
+ */
 export class KvCacheLayer implements AttentionCache {
   readonly sharded: boolean;
   readonly #memory: CacheMemory;

@@ -23,6 +23,21 @@ export function getTable(where: string, sequence: unknown): BlockTable {
 /**
  * One sequence of a `KvCache`: the blocks that hold its tokens. Every rank creates, changes and disposes the same
  * sequences in the same order.
+ *
+ * @example
+ * ```ts
+ * import { init, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { KvCache } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using cache = new KvCache(ctx, { numKvHeads: 1, headDim: 8, maxTokens: 256 });
+ * const sequence = cache.createSequence();
+ * using k = randn(ctx, [1, 1, 100, 8]);
+ * cache.layer(0, [sequence]).append(k, k);
+ * [sequence.length, cache.freeTokens]; // => [100, 128]
+ * sequence.dispose();
+ * cache.freeTokens; // => 256
+ * ```
  */
 export class CacheSequence implements Disposable {
   /** Called by `KvCache.createSequence`. */

@@ -40,6 +40,16 @@ const embeddingOp = defineOp({
  * tensor of any dtype that represents them exactly (float32: up to 16 777 216). Another number fails the device with a
  * DeviceError.
  *
+ * @example
+ * ```ts
+ * import { fromArray } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { embedding } from "@mosaic/nn";
+ * using device = cpu();
+ * using table = fromArray(device, [1, 2, 3, 4, 5, 6], [3, 2]);
+ * using rows = embedding(fromArray(device, [2, 0], [2]), table);
+ * Array.from(await rows.read()); // => [5, 6, 1, 2]
+ * ```
  * @throws ShapeError unless the table has two axes.
  */
 export function embedding(tokens: Tensor, table: Tensor): Tensor {

@@ -75,7 +75,19 @@ export function sumRows(rows: Tensor): Tensor {
 
 /**
  * Computes the cross-entropy of this rank's rows as a pair (sum, count) [2] float32, for `meanOverMesh`. Pairs of
- * micro-batches can be added. Arguments as in `crossEntropy`.
+ * micro-batches can be added. Arguments as in `crossEntropy`. Does not communicate.
+ *
+ * @example
+ * ```ts
+ * import { fromArray } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { crossEntropyTerms } from "@mosaic/nn";
+ * using device = cpu();
+ * using logits = fromArray(device, [0, 0, 5, 1], [2, 2]);
+ * using terms = crossEntropyTerms(logits, fromArray(device, [1, -100], [2])); // the second row does not count
+ * Array.from(await terms.read(), (value) => value.toFixed(4)); // => ["0.6931", "1.0000"]
+ * ```
+ * @throws As `crossEntropy`.
  */
 export function crossEntropyTerms(logits: Tensor, targets: Tensor, options?: CrossEntropyOptions): Tensor {
   const { ignoreIndex, labelSmoothing } = crossEntropyOptions.parse(options);

@@ -226,7 +226,20 @@ function viewRow(lossRows: Tensor, i: number): Tensor {
 
 /**
  * Computes `crossEntropyTerms` of the logits x · weightᵀ + bias, which never exist as a whole: the pair (sum, count)
- * [2] float32 of this rank's rows, for `meanOverMesh`. Arguments as in `linearCrossEntropy`.
+ * [2] float32 of this rank's rows, for `meanOverMesh`. Arguments as in `linearCrossEntropy`. Does not communicate.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init, Linear, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { linearCrossEntropyTerms } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using head = new Linear(ctx, 8, 100);
+ * using x = randn(ctx, [2, 8]);
+ * using terms = linearCrossEntropyTerms(x, head, fromArray(ctx, [7, -100], [2]));
+ * (await terms.read())[1]; // => 1
+ * ```
+ * @throws As `linearCrossEntropy`.
  */
 export function linearCrossEntropyTerms(
   x: Tensor,

@@ -117,6 +117,17 @@ const meanOverMeshOp = defineOp({
  * terms: a pair (sum, count) [2] float32, of one loss or the sum of several pairs. A total count of 0 gives NaN, as in
  * PyTorch. The count of a rank is exact up to 2²⁴; counts are added over the ranks without rounding.
  *
+ * @example
+ * ```ts
+ * import { fromArray, init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { meanOverMesh, mseLossTerms } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using first = mseLossTerms(fromArray(ctx, [1, 2], [2]), fromArray(ctx, [1, 4], [2]));
+ * using second = mseLossTerms(fromArray(ctx, [5], [1]), fromArray(ctx, [6], [1]));
+ * using loss = meanOverMesh(ctx, first.add(second)); // of two micro-batches
+ * (await loss.item()).toFixed(4); // => "1.6667"
+ * ```
  * @throws ShapeError unless terms is a pair.
  */
 export function meanOverMesh(ctx: Context, terms: Tensor): Tensor {

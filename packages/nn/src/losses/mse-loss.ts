@@ -2,8 +2,19 @@ import { checkTensor, type Context, formatShape, sameShape, scope, ShapeError, t
 import { lossTerms, meanOverMesh } from "./mean-over-mesh.ts";
 
 /**
- * Computes the squared differences of this rank's elements as a pair (sum, count) [2] float32. Arguments as in
- * `mseLoss`.
+ * Computes the squared differences of this rank's elements as a pair (sum, count) [2] float32, for `meanOverMesh`.
+ * Arguments as in `mseLoss`. Does not communicate.
+ *
+ * @example
+ * ```ts
+ * import { fromArray } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { mseLossTerms } from "@mosaic/nn";
+ * using device = cpu();
+ * using terms = mseLossTerms(fromArray(device, [1, 2], [2]), fromArray(device, [1, 4], [2]));
+ * Array.from(await terms.read()); // => [4, 2]
+ * ```
+ * @throws ShapeError if shapes differ.
  */
 export function mseLossTerms(prediction: Tensor, target: Tensor, weights?: Tensor): Tensor {
   checkTensor("mseLoss: prediction", prediction);

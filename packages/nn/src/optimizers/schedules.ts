@@ -8,7 +8,15 @@ export type Schedule = (step: number) => number;
 
 const positiveNumberOption = option.number({ above: 0 });
 
-/** Returns a schedule that is always 1. */
+/**
+ * Returns a schedule that is always 1.
+ *
+ * @example
+ * ```ts
+ * import { constant } from "@mosaic/nn";
+ * constant()(1000); // => 1
+ * ```
+ */
 export function constant(): Schedule {
   return () => 1;
 }
@@ -54,7 +62,17 @@ export function cosine(steps: number, options?: DecayOptions): Schedule {
   return (step) => end + ((1 - end) / 2) * (1 + Math.cos(Math.PI * Math.min(1, step / steps)));
 }
 
-/** Decays linearly from 1 to `end` over `steps` steps, then stays at `end`. */
+/**
+ * Decays linearly from 1 to `end` over `steps` steps, then stays at `end`.
+ *
+ * @example
+ * ```ts
+ * import { linearDecay } from "@mosaic/nn";
+ * const schedule = linearDecay(4, { end: 0.2 });
+ * [0, 1, 2, 4, 100].map((step) => Number(schedule(step).toFixed(3))); // => [1, 0.8, 0.6, 0.2, 0.2]
+ * ```
+ * @throws OptionError unless `steps` is a number > 0.
+ */
 export function linearDecay(steps: number, options?: DecayOptions): Schedule {
   checkArgument("linearDecay: steps", steps, positiveNumberOption);
   const { end } = decayOptions.parse(options, "linearDecay");
@@ -64,13 +82,31 @@ export function linearDecay(steps: number, options?: DecayOptions): Schedule {
 /**
  * Decays as 1 / √(1 + step / steps): 1 at step 0, 1/√2 after `steps` steps (Vaswani et al. 2017, without their
  * warm-up).
+ *
+ * @example
+ * ```ts
+ * import { inverseSquareRoot } from "@mosaic/nn";
+ * const schedule = inverseSquareRoot(100);
+ * [0, 300, 1500].map(schedule); // => [1, 0.5, 0.25]
+ * ```
+ * @throws OptionError unless `steps` is a number > 0.
  */
 export function inverseSquareRoot(steps: number): Schedule {
   checkArgument("inverseSquareRoot: steps", steps, positiveNumberOption);
   return (step) => 1 / Math.sqrt(1 + step / steps);
 }
 
-/** Starts at 1 and is multiplied by `factor` at each of the milestones, which are steps. */
+/**
+ * Starts at 1 and is multiplied by `factor` at each of the milestones, which are steps.
+ *
+ * @example
+ * ```ts
+ * import { multiStep } from "@mosaic/nn";
+ * const schedule = multiStep([10, 20], 0.5);
+ * [0, 9, 10, 20].map(schedule); // => [1, 1, 0.5, 0.25]
+ * ```
+ * @throws OptionError unless the milestones are numbers > 0, and `factor` is a number ≥ 0.
+ */
 export function multiStep(milestones: readonly number[], factor = 0.1): Schedule {
   checkArgument("multiStep: milestones", milestones, option.array(positiveNumberOption));
   checkArgument("multiStep: factor", factor, option.number({ min: 0 }));

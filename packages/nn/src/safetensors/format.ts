@@ -46,7 +46,10 @@ export interface Header {
   readonly metadata: ReadonlyMap<string, string>;
 }
 
-/** A file is missing, damaged, has unexpected contents, or cannot be written. Nothing was changed. */
+/**
+ * Thrown if a file is missing, damaged, has unexpected contents, or cannot be written. What was to be loaded or
+ * replaced is then unchanged, except if a file changes while its values are read.
+ */
 export class FileError extends MosaicError {}
 
 /** Parses a header. Checks its entries against each other and against the number of data bytes in the file. */

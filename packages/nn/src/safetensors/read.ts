@@ -131,8 +131,23 @@ export interface SafetensorsFile {
 
 /**
  * Reads a safetensors file written by any program, and validates it: truncated headers, tensors that overlap or leave
- * gaps, and shapes that do not match their bytes are rejected.
+ * gaps, and shapes that do not match their bytes are rejected. Values are float32, row-major, by name; `metadata` holds
+ * the strings of the header.
  *
+ * @example
+ * ```ts
+ * import { mkdtemp } from "node:fs/promises";
+ * import { tmpdir } from "node:os";
+ * import { join } from "node:path";
+ * import { fromArray } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { readSafetensors, writeSafetensors } from "@mosaic/nn";
+ * using device = cpu();
+ * const path = join(await mkdtemp(join(tmpdir(), "mosaic-")), "weights.safetensors");
+ * await writeSafetensors(path, new Map([["weight", fromArray(device, [1, 2], [2, 1])]]));
+ * const weight = (await readSafetensors(path)).tensors.get("weight")!;
+ * [weight.dtype, weight.shape, Array.from(weight.values)]; // => ["float32", [2, 1], [1, 2]]
+ * ```
  * @throws FileError that describes the fault. If the file cannot be opened, its `cause` is the system's error.
  */
 export async function readSafetensors(path: string): Promise<SafetensorsFile> {

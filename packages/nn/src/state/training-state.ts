@@ -71,9 +71,9 @@ const trainingIds = new WeakMap<Module, string>();
  * collective, because it communicates until it resolves.
  *
  * By default, the host memory of the ranks that write holds the whole state as float32 until the promise resolves. With
- * `snapshot: false`, it holds 2 MiB at a time, and the device of a sharded model one gathered tensor. Training must then
- * not continue before the promise resolves. The same holds for a model sharded by `fullyShard`, whose tensors are read
- * after the ranks have compared their arguments.
+ * `snapshot: false`, it holds 2 MiB at a time, and the device of a sharded model one gathered tensor. Training must
+ * then not continue before the promise resolves. The same holds for a model sharded by `fullyShard`, whose tensors are
+ * read after the ranks have compared their arguments.
  *
  * With `copies: "perHost"`, the first rank of each host writes the same file, with the `data` of rank 0, under a
  * temporary name. The files are renamed only when all hosts have them on disk with equal bytes.
@@ -81,6 +81,21 @@ const trainingIds = new WeakMap<Module, string>();
  * Names of tensors are "model." and the name in the model's `stateDict`, or "optimizer." and the name in the
  * optimizer's.
  *
+ * @example
+ * ```ts
+ * import { mkdtemp } from "node:fs/promises";
+ * import { tmpdir } from "node:os";
+ * import { join } from "node:path";
+ * import { init, Linear } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { AdamW, saveCheckpoint } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using model = new Linear(ctx, 4, 2);
+ * using optimizer = new AdamW(model);
+ * const path = join(await mkdtemp(join(tmpdir(), "mosaic-")), "training.safetensors");
+ * await saveCheckpoint(ctx, path, { model, optimizer, data: { epoch: 2 } });
+ * await saveCheckpoint(ctx, path, { model, data: { loss: NaN } }); // throws loss
+ * ```
  * @throws OptionError that names the path of a value in `data` that JSON would drop or change: a function, NaN, a Map;
  * OptionError, with `copies: "shared"`, if ranks pass different paths; OptionError, with `snapshot: false`, if a
  * parameter or an optimizer state is modified before it was written; FileError, with `copies: "perHost"`, if the
@@ -272,8 +287,8 @@ function addPrefixes<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>
 /**
  * Loads a checkpoint of `saveCheckpoint` into a model and an optimizer that are constructed like the saved ones, on any
  * number of ranks, and restores the context's random number generator. On the same mesh, training continues bit for
- * bit. If any rank finds a damaged file, or a name, shape or dtype that does not match, every rank rejects and nothing is
- * changed on any rank. Collective.
+ * bit. If any rank finds a damaged file, or a name, shape or dtype that does not match, every rank rejects and nothing
+ * is changed on any rank. Collective.
  *
  * The header is checked before anything is changed. Then every rank reads the values a chunk of 2 MiB at a time into
  * its tensors, of sharded tensors only its own part. The host needs a few MiB in addition to the model and the
@@ -284,6 +299,21 @@ function addPrefixes<T>(groups: Readonly<Record<string, ReadonlyMap<string, T>>>
  * complete on any host. Hosts that lack it receive it from a host that has it, and compare the SHA-256 of the received
  * bytes with that of the file. With `"perHost"`, they keep the file.
  *
+ * @example
+ * ```ts
+ * import { mkdtemp } from "node:fs/promises";
+ * import { tmpdir } from "node:os";
+ * import { join } from "node:path";
+ * import { init, Linear } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { AdamW, loadCheckpoint, saveCheckpoint } from "@mosaic/nn";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using model = new Linear(ctx, 4, 2);
+ * using optimizer = new AdamW(model);
+ * const path = join(await mkdtemp(join(tmpdir(), "mosaic-")), "training.safetensors");
+ * await saveCheckpoint(ctx, path, { model, optimizer, data: { epoch: 2 } });
+ * await loadCheckpoint(ctx, path, { model, optimizer }); // => { steps: 0, data: { epoch: 2 } }
+ * ```
  * @throws FileError for a file that is damaged or not a checkpoint, and if hosts have different contents of the same
  * step or checkpoints of different training runs; StateDictError for a checkpoint of another model, optimizer or seed.
  */
