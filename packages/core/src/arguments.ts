@@ -9,8 +9,16 @@ import { isTensor, type Tensor } from "./tensor.ts";
 // within the package do not check each other's arguments.
 
 /**
- * Throws an OptionError unless x is a tensor, a ShapeError unless it has `rank` axes, a DisposedError if it was
- * disposed.
+ * Checks an argument that must be a tensor. `where` is the caller's name in errors.
+ *
+ * @example
+ * ```ts
+ * import { checkTensor, ones } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * checkTensor("myOp", ones(device, [2, 3]), 3); // throws myOp: expected a tensor with 3 axes, received [2,3]
+ * ```
+ * @throws OptionError unless x is a tensor; ShapeError unless it has `rank` axes; DisposedError if it was disposed.
  */
 export function checkTensor(where: string, x: unknown, rank?: number): asserts x is Tensor {
   if (!isTensor(x)) throw argumentError(where, "a Tensor", x);
@@ -33,7 +41,16 @@ export function contextRemedy(where: string, received: unknown): string {
   return `pass the context first, as in ${call}(ctx, …)`;
 }
 
-/** Throws an OptionError unless `ctx` is a context, a ClosedError if it was closed. */
+/**
+ * Checks an argument that must be an open context. `where` is the caller's name in errors.
+ *
+ * @example
+ * ```ts
+ * import { checkContext } from "@mosaic/core";
+ * checkContext("myOp", {}); // throws myOp: expected a Context from init(), received an empty object
+ * ```
+ * @throws OptionError unless `ctx` is a context; ClosedError if it was closed.
+ */
 export function checkContext(where: string, ctx: unknown): asserts ctx is Context {
   if (typeof (ctx as Partial<Context> | null | undefined)?.assertOpen !== "function") {
     throw argumentError(where, "a Context from init()", ctx, contextRemedy(where, ctx));
@@ -41,7 +58,16 @@ export function checkContext(where: string, ctx: unknown): asserts ctx is Contex
   (ctx as Context).assertOpen(where);
 }
 
-/** Throws a ShapeError unless all lengths are integers ≥ 0. */
+/**
+ * Checks an argument that must be a shape. `where` is the caller's name in errors.
+ *
+ * @example
+ * ```ts
+ * import { checkShape } from "@mosaic/core";
+ * checkShape("myOp", [2, -1]); // throws myOp: expected an array of integers ≥ 0, received [2,-1]
+ * ```
+ * @throws ShapeError unless all lengths are integers ≥ 0.
+ */
 export function checkShape(where: string, shape: unknown): asserts shape is Shape {
   if (Array.isArray(shape) && isLengthList(shape)) return;
   const remedy = typeof shape === "number" ? { remedy: "pass the shape as one array, such as [2, 3]" } : {};
@@ -55,7 +81,16 @@ function isLengthList(shape: readonly unknown[]): boolean {
   return true;
 }
 
-/** Throws a DTypeError unless `dtype` is the name of a dtype. */
+/**
+ * Checks an argument that must be a dtype. `where` is the caller's name in errors.
+ *
+ * @example
+ * ```ts
+ * import { checkDType } from "@mosaic/core";
+ * checkDType("myOp", "int8"); // throws myOp: expected one of float32, bfloat16, float16, received int8
+ * ```
+ * @throws DTypeError unless `dtype` is the name of a dtype.
+ */
 export function checkDType(where: string, dtype: unknown): asserts dtype is DType {
   if (dtype === "float32" || dtype === "bfloat16" || dtype === "float16") return;
   throw new DTypeError({

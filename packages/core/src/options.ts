@@ -91,7 +91,14 @@ function compileFields(fields: Fields): CompiledFields {
 }
 
 /**
- * Throws an OptionError unless an option of this kind accepts the value. For arguments outside of an options object.
+ * Checks an argument outside of an options object. `where` is its name in errors.
+ *
+ * @example
+ * ```ts
+ * import { checkArgument, option } from "@mosaic/core";
+ * checkArgument("myOp: count", 0, option.integer({ min: 1 })); // throws expected an integer ≥ 1, received 0
+ * ```
+ * @throws OptionError unless an option of this kind accepts the value.
  */
 export function checkArgument<Value>(where: string, value: unknown, kind: Option<Value>): asserts value is Value {
   checkOption("checkArgument", kind);

@@ -75,6 +75,17 @@ export function isTensor(value: unknown): value is Tensor {
  * releases it by `using x = …` or `x[Symbol.dispose]()`. Memory is freed in stream order when all tensors that share it
  * are disposed. Views do not copy; `contiguous`, `to` and a `reshape` of non-contiguous elements may. Operations are
  * also methods, which methods.ts adds.
+ *
+ * @example
+ * ```ts
+ * import { fromArray } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * using device = cpu();
+ * using x = fromArray(device, [1, 2, 3, 4, 5, 6], [2, 3]);
+ * using column = x.slice(1, 2); // a view of the last column
+ * [column.shape, column.isContiguous]; // => [[2, 1], false]
+ * Array.from(await column.read()); // => [3, 6]
+ * ```
  */
 export class Tensor implements Disposable, TensorInit {
   readonly device: Device;

@@ -201,6 +201,13 @@ export interface CpuFeatures {
 /**
  * Returns the features that the native CPU device detected on this machine.
  *
+ * @example
+ * ```ts
+ * import { features } from "@mosaic/kernels-cpu";
+ * const { isa, supported } = features();
+ * supported.includes("scalar"); // => true
+ * [...supported, isa].length > 1; // => true
+ * ```
  * @throws OptionError if MOSAIC_ISA names an instruction set that this machine does not support.
  */
 export function features(): CpuFeatures {

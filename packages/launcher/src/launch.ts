@@ -58,7 +58,19 @@ export async function launch(options: LaunchOptions): Promise<Result> {
   return start(options).done;
 }
 
-/** Starts a job like `launch` and returns a handle. Throws UsageError before any process is started. */
+/**
+ * Starts a job like `launch` and returns a handle at once, to signal the job and to await its result.
+ *
+ * @example
+ * ```ts
+ * import { start } from "@mosaic/launcher";
+ * const job = start({ entry: "sleep", args: ["60"], exec: true });
+ * job.signal("SIGTERM");
+ * const { exitCode } = await job.done;
+ * exitCode; // => 143
+ * ```
+ * @throws UsageError before any process is started.
+ */
 export function start(options: LaunchOptions): Job {
   const plan = resolvePlan(options);
   createRankEnvironment(plan, rankVariables(plan, placeholderAssignment(plan), 0, ""));

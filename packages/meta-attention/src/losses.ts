@@ -47,6 +47,18 @@ function countRoutedRows({ chosen, router }: Meta): number {
  * Computes N · Σ_j f_j · P_j, where f_j is the share of all choices that selected chunk j, and P_j the mean routing
  * weight of j. The minimum, 1, is reached when all chunks are chosen equally often (Fedus et al. 2021, "Switch
  * Transformers", equation 4). Returns a scalar, this rank's part.
+ *
+ * @example
+ * ```ts
+ * import { init, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { HierarchicalMetaAttention, loadBalanceLoss } from "@mosaic/meta-attention";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using attn = new HierarchicalMetaAttention(ctx, { embedDim: 8, numHeads: 2, topK: 1, chunksPerRank: 4 });
+ * using result = await attn.forward(randn(ctx, [1, 16, 8]));
+ * using loss = loadBalanceLoss(result.meta);
+ * (await loss.item()) >= 0.99; // => true
+ * ```
  */
 export function loadBalanceLoss(meta: Meta): Tensor {
   checkMeta("loadBalanceLoss", meta);
@@ -63,6 +75,18 @@ export function loadBalanceLoss(meta: Meta): Tensor {
 /**
  * Computes the mean entropy, in nats, of the routing distributions. Added to the loss, it makes routing more decisive;
  * subtracted, more exploratory. Returns a scalar, this rank's part.
+ *
+ * @example
+ * ```ts
+ * import { init, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { HierarchicalMetaAttention, entropyLoss } from "@mosaic/meta-attention";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using attn = new HierarchicalMetaAttention(ctx, { embedDim: 8, numHeads: 2, topK: 1, chunksPerRank: 4 });
+ * using result = await attn.forward(randn(ctx, [1, 16, 8]));
+ * using loss = entropyLoss(result.meta);
+ * (await loss.item()) <= Math.log(3) + 1e-6; // => true
+ * ```
  */
 export function entropyLoss(meta: Meta): Tensor {
   checkMeta("entropyLoss", meta);
@@ -90,6 +114,19 @@ export type MassLossOptions = OptionsOf<typeof massLossOptions>;
  * and m the share of the attention to each of them (a constant). Trains the router to predict the distribution of
  * attention; this is most effective if many chunks are chosen. After the indexer's loss of DeepSeek-V3.2's sparse
  * attention (2025). Returns a scalar, this rank's part.
+ *
+ * @example
+ * ```ts
+ * import { init, randn } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { HierarchicalMetaAttention, massLoss } from "@mosaic/meta-attention";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using attn = new HierarchicalMetaAttention(ctx, { embedDim: 8, numHeads: 2, topK: 2, chunksPerRank: 4 });
+ * using result = await attn.forward(randn(ctx, [1, 16, 8]));
+ * using loss = massLoss(result.meta);
+ * loss.backward();
+ * [loss.shape, (await loss.item()) > 0]; // => [[], true]
+ * ```
  */
 export function massLoss(meta: Meta, options?: MassLossOptions): Tensor {
   checkMeta("massLoss", meta);

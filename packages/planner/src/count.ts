@@ -36,6 +36,16 @@ export interface TrafficCount {
  * allGather, allToAll and broadcast send every share to each of its receivers; reduceScatter sends every share but the
  * local one; allReduce is a reduceScatter and an allGather. If the record has `hosts` and several ranks share one,
  * allGather and broadcast send a share to each other host once, and a rank there forwards it.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { masks, zigzag } from "@mosaic/core";
+ * import { count, record } from "@mosaic/planner";
+ * const sizes = { tokens: 64, numHeads: 2, headDim: 8, mask: masks.causal(), placement: zigzag() };
+ * const { ranks } = count(record({ backend: ring(), mesh: { sp: 4 }, ...sizes }));
+ * ranks[1]!.forward.sent.messages; // => 6
+ * ```
  */
 export function count(record: AttentionRecord): TrafficCount {
   checkRecord("count", record);

@@ -147,14 +147,36 @@ export function crossDispatch(options: CrossDispatchOptions): {
 }
 
 /**
- * Computes lower bounds of what `dispatch` minimizes, for any placement in chunks. `src/dispatch/bounds.ts` has the
- * derivations.
+ * Computes lower bounds of what `dispatch` minimizes, in seconds, and of rows and imbalance, for any placement in
+ * chunks. `src/dispatch/bounds.ts` has the derivations.
+ *
+ * @example
+ * ```ts
+ * import { dispatch, dispatchBounds, evaluateDispatch } from "@mosaic/backend-flex";
+ * import { masks } from "@mosaic/core";
+ * const settings = { mask: masks.documents([2000, 100, 1996], "causal"), length: 4096, ranks: 4 };
+ * const placement = dispatch({ ...settings, chunkSize: 64 });
+ * const { objective } = evaluateDispatch({ ...settings, placement });
+ * dispatchBounds({ ...settings, chunkSize: 64 }).objective <= objective; // => true
+ * ```
+ * @throws As `dispatch`.
  */
 export function dispatchBounds(options: DispatchOptions): DispatchBounds {
   return computeBounds(createProblem(toSelfAttentionSettings("dispatchBounds", dispatchOptions.parse(options))));
 }
 
-/** Returns the starts of `dispatch`, each as a placement, for comparison. */
+/**
+ * Returns the placements from which the search of `dispatch` starts, with their predicted times, for comparison.
+ *
+ * @example
+ * ```ts
+ * import { dispatchCandidates } from "@mosaic/backend-flex";
+ * import { masks } from "@mosaic/core";
+ * const options = { mask: masks.causal(), length: 64, ranks: 2, chunkSize: 8 };
+ * dispatchCandidates(options).some(({ name }) => name === "zigzag"); // => true
+ * ```
+ * @throws As `dispatch`.
+ */
 export function dispatchCandidates(
   options: DispatchOptions,
 ): readonly (DispatchCandidate & { placement: Placement })[] {

@@ -46,6 +46,14 @@ const EMPTY_RECEIVERS: readonly number[] = [];
 /**
  * Returns `hosts` if there are several hosts and at least one has several ranks, otherwise undefined, because no row
  * could then be shared by ranks of another host.
+ *
+ * @example
+ * ```ts
+ * import { sharedHosts } from "@mosaic/core/context-parallel";
+ * sharedHosts([0, 0, 1, 1]); // => [0, 0, 1, 1]
+ * sharedHosts([0, 1, 2]); // => undefined
+ * ```
+ * @throws OptionError unless `hosts` is an array or undefined.
  */
 export function sharedHosts(hosts: readonly number[] | undefined): readonly number[] | undefined {
   expectValue(
@@ -219,6 +227,14 @@ function locateRanges(ranges: readonly RowRange[], receivedRanges: readonly RowR
 /**
  * Returns the number of rows of each message that a rank sends and receives in a groupCast. Uses two hops if `hosts`
  * allows them.
+ *
+ * @example
+ * ```ts
+ * import { groupCastMessageRows } from "@mosaic/core/context-parallel";
+ * const ranges = (sender: number, receiver: number) => (sender === receiver ? [] : [{ start: 0, length: 1 + sender }]);
+ * groupCastMessageRows({ size: 3, ranges }, { rank: 0, size: 3 }); // => { sent: [1, 1], received: [2, 3] }
+ * ```
+ * @throws OptionError for an invalid plan or group.
  */
 export function groupCastMessageRows(
   plan: GroupCastPlan,

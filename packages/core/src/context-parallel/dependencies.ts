@@ -221,7 +221,16 @@ export class LayoutCache<T> {
   }
 }
 
-/** Returns the non-negative remainder, for rank arithmetic in a ring. */
+/**
+ * Returns the non-negative remainder, for rank arithmetic in a ring.
+ *
+ * @example
+ * ```ts
+ * import { modulo } from "@mosaic/core/context-parallel";
+ * modulo(-1, 4); // => 3
+ * ```
+ * @throws OptionError unless both are finite numbers and `size` is > 0.
+ */
 export function modulo(rank: number, size: number): number {
   if (!Number.isFinite(rank) || !Number.isFinite(size) || size <= 0) throw moduloError(rank, size);
   return ((rank % size) + size) % size;

@@ -49,7 +49,16 @@ export function parseTrafficOptions<F extends Fields>(
   return declaration.parse(knownOptions ? Object.fromEntries(knownOptions) : options);
 }
 
-/** Returns the length of a mesh axis. Throws an OptionError if the mesh lacks the axis or `from` is outside of it. */
+/**
+ * Returns the length of a mesh axis, for a coordinate `from` on it. `where` is the caller's name in errors.
+ *
+ * @example
+ * ```ts
+ * import { axisLength } from "@mosaic/core/context-parallel";
+ * axisLength("myTraffic", { dp: 2, sp: 4 }, { axis: "sp", from: { sp: 3 } }); // => 4
+ * ```
+ * @throws OptionError if the mesh lacks the axis, or if `from` is outside of it.
+ */
 export function axisLength(where: string, mesh: Coordinate, axisLocation: { axis: string; from: Coordinate }): number {
   const { axis, from } = axisLocation ?? {};
   const isAxisLocation = typeof axis === "string" && typeof from === "object" && from !== null;
@@ -93,7 +102,17 @@ export interface ChunkFlow {
   readonly received: readonly number[];
 }
 
-/** Returns the flow in the opposite direction, with `bytesPerRow` for what is sent back. */
+/**
+ * Returns the flow in the opposite direction, with `bytesPerRow` for what is sent back.
+ *
+ * @example
+ * ```ts
+ * import { reverseFlow } from "@mosaic/core/context-parallel";
+ * const flow = { bytesPerRow: [8], sent: [100], received: [50] };
+ * reverseFlow(flow, [16]); // => { bytesPerRow: [16], sent: [50], received: [100] }
+ * ```
+ * @throws OptionError unless the flow has three arrays of numbers.
+ */
 export function reverseFlow(flow: ChunkFlow, bytesPerRow: readonly number[]): ChunkFlow {
   checkFlow("reverseFlow", { ...flow, bytesPerRow });
   const { sent, received } = flow;

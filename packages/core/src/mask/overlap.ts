@@ -43,7 +43,19 @@ function hasCommonRow(
   return firstRow <= lastRow;
 }
 
-/** Returns whether two slices share a (query, key) pair. Exact. */
+/**
+ * Returns whether two slices share a (query, key) pair. Exact.
+ *
+ * @example
+ * ```ts
+ * import { slicesOverlap } from "@mosaic/core";
+ * const lower = { q0: 0, q1: 4, k0: 0, k1: 4, type: "causal" } as const;
+ * const upper = { q0: 0, q1: 3, k0: 1, k1: 4, type: "inverseCausal" } as const;
+ * slicesOverlap(lower, upper); // => false
+ * slicesOverlap(lower, { ...upper, k0: 0 }); // => true
+ * ```
+ * @throws OptionError unless the slices have integer bounds.
+ */
 export function slicesOverlap(a: Slice, b: Slice): boolean {
   checkSlice("slicesOverlap", a);
   checkSlice("slicesOverlap", b);
@@ -57,7 +69,17 @@ function slicesOverlapUnchecked(a: Slice, b: Slice): boolean {
   });
 }
 
-/** Returns whether a slice covers any pair of queries [q0, q1) and keys [k0, k1). Exact. */
+/**
+ * Returns whether a slice covers any pair of queries [q0, q1) and keys [k0, k1). Exact.
+ *
+ * @example
+ * ```ts
+ * import { sliceIntersects } from "@mosaic/core";
+ * const slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "causal" } as const;
+ * sliceIntersects(slice, { q0: 0, q1: 2, k0: 2, k1: 4 }); // => false
+ * ```
+ * @throws OptionError unless all bounds are numbers.
+ */
 export function sliceIntersects(slice: Slice, box: Omit<Slice, "type">): boolean {
   checkSlice("sliceIntersects", slice);
   expectValue("sliceIntersects", typeof box === "object" && box !== null, "a box { q0, q1, k0, k1 }", box);

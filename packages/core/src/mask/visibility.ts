@@ -72,6 +72,14 @@ function countSlicePairs(q: Span, k: Span, slice: Slice): number {
 /**
  * Returns the rows of a span that have visible keys in a slice. They are contiguous within the span, because the
  * borders are lines.
+ *
+ * @example
+ * ```ts
+ * import { visibleRows } from "@mosaic/core";
+ * const slice = { q0: 2, q1: 6, k0: 0, k1: 4, type: "causal" } as const;
+ * visibleRows({ start: 0, length: 4, step: 1 }, slice); // => { start: 2, length: 2, step: 1 }
+ * ```
+ * @throws OptionError for an invalid span or slice.
  */
 export function visibleRows(span: Span, slice: Slice): Span {
   checkIntegerSpan("visibleRows", span);

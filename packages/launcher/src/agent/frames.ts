@@ -20,9 +20,12 @@ import {
   ByteWriter,
 } from "./wire.ts";
 
+/** The first field of `hello`: "MoC1", little-endian. */
 export const MAGIC = 0x3143_6f4d;
+/** Version of the protocol of docs/control-plane.md. Ranks and agents of another version are refused. */
 export const PROTOCOL_VERSION = 2;
 
+/** Roles of the sender of a `hello`. */
 export const ROLES = { rank: 0, agent: 1, observer: 2 } as const;
 
 /** Codes of failures that agents send, as in mosaic/stream.h. Codes of failures of ranks are forwarded unchanged. */
@@ -169,8 +172,11 @@ export interface Frames {
   world: WorldScoped & { name: string; attempt: number; size: number };
 }
 
+/** Name of a frame. */
 export type Kind = keyof Frames;
+/** A frame of one kind: its name and its fields. */
 export type FrameOf<K extends Kind> = { readonly kind: K } & Readonly<Frames[K]>;
+/** A frame of any kind. */
 export type Frame = { [K in Kind]: FrameOf<K> }[Kind];
 /** Frames that belong to a world. */
 export type WorldKind = { [K in Kind]: Frames[K] extends WorldScoped ? K : never }[Kind];

@@ -13,6 +13,7 @@ export interface Network {
   connect(address: string): Promise<Duplex>;
 }
 
+/** A listening network of an agent. `address` is the one to which other agents connect. */
 export interface Listener {
   readonly address: string;
   close(): void;

@@ -7,6 +7,7 @@ import { formatAddress, HandshakeError, type Listener, listeningPort, type Netwo
 
 /** Protocols of connections. All use one port, and ALPN (RFC 7301) selects the protocol in the handshake. */
 export const TLS_PROTOCOLS = { agent: "mosaic-agent/1", store: "mosaic-store/1", node: "mosaic-node/1" } as const;
+/** Name of a protocol in the TLS handshake (ALPN). */
 export type TlsProtocol = (typeof TLS_PROTOCOLS)[keyof typeof TLS_PROTOCOLS];
 
 /** Authenticates and encrypts with one shared secret, without certificates (RFC 4279, 5489, 7905). */

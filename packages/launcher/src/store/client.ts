@@ -58,10 +58,20 @@ interface PendingRequest {
 }
 
 /**
- * Connects to the job's store.
+ * Connects to the job's store. An idle client does not keep the process alive. A pending request does.
  *
- * Rejects with StoreError: `AUTH` (wrong token), `MISMATCH` (other run, ended attempt, other version), `CLOSED` (no server
- * listens). An idle client does not keep the process alive. A pending request does.
+ * @example
+ * ```ts
+ * import { connectStore, StoreServer } from "@mosaic/launcher";
+ * await using server = await StoreServer.listen({ runId: "run-1" });
+ * const { host, port, token } = server;
+ * await using store = await connectStore({ address: `${host}:${port}`, token, runId: "run-1", attempt: 0 });
+ * await store.set("lr", "0.1");
+ * String(await store.get("lr")); // => "0.1"
+ * await store.add("arrived"); // => 1
+ * ```
+ * @throws Rejects with StoreError: `AUTH` (wrong token), `MISMATCH` (other run, ended attempt, other version), `CLOSED`
+ * (no server listens).
  */
 export async function connectStore(options: StoreOptions = {}): Promise<Store> {
   const { address, ...hello } = resolveOptions(options);

@@ -58,6 +58,20 @@ export function resolveCacheAxis({ ctx, settings }: CachedModel): { axis: string
  * window + maxPrefillTokens tokens each, instead of for all tokens. By default, `generate` creates one for each call.
  * Several calls can share one, one after another or at the same time.
  *
+ * @example
+ * ```ts
+ * import { init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { createModel, GenerationCache } from "@mosaic/models";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * const sizes = { vocab_size: 50, hidden_size: 16, intermediate_size: 32, num_hidden_layers: 1 };
+ * using model = createModel(ctx, { model_type: "llama", num_attention_heads: 2, eos_token_id: 2, ...sizes });
+ * using cache = new GenerationCache(model, { maxTokens: 256, blockSize: 16 });
+ * const generated: number[] = [];
+ * for await (const { token } of model.generate({ tokens: [1, 7], maxNewTokens: 3, eosTokenIds: [], cache }))
+ *   generated.push(token);
+ * [generated.length, cache.freeTokens]; // => [3, 256]
+ * ```
  * @throws OutOfMemoryError if the device has too little memory.
  */
 export class GenerationCache implements Disposable {

@@ -80,6 +80,18 @@ export interface CausalLMParts {
 /**
  * A decoder-only language model, created by `loadModel`. Parameters have Hugging Face's names, except for qkv_proj,
  * which concatenates q_proj, k_proj and v_proj, and out_proj, which is o_proj there.
+ *
+ * @example
+ * ```ts
+ * import { fromArray, init } from "@mosaic/core";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * import { createModel } from "@mosaic/models";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * const sizes = { vocab_size: 50, hidden_size: 16, intermediate_size: 32, num_hidden_layers: 1 };
+ * using model = createModel(ctx, { model_type: "llama", num_attention_heads: 2, eos_token_id: 2, ...sizes });
+ * using logits = model.forward(fromArray(ctx, [1, 7, 9], [1, 3]));
+ * logits.shape; // => [1, 3, 50]
+ * ```
  */
 export class CausalLM extends Module {
   readonly ctx: Context;

@@ -65,7 +65,16 @@ export function formatSeconds(value: number): string {
   return secondsText(value);
 }
 
-/** Formats a share as a percentage. */
+/**
+ * Formats a share, where 1 is the whole, as a percentage.
+ *
+ * @example
+ * ```ts
+ * import { formatPercent } from "@mosaic/planner";
+ * formatPercent(0.5); // => "50 %"
+ * ```
+ * @throws OptionError unless `share` is a number.
+ */
 export function formatPercent(share: number): string {
   expectValue("formatPercent", typeof share === "number", "a number", share);
   return percentText(share);

@@ -58,6 +58,16 @@ export interface Proof {
  * their classes. Then some other ranks, spread over the mesh, are run and replayed alone, on the messages that they
  * receive if all ranks behave like their representatives, and must send the same as those. A backend that fails only
  * on certain rank numbers is found if these are among them.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { prove, record } from "@mosaic/planner";
+ * const run = record({ backend: ring(), mesh: { sp: 3 }, tokens: 10, numHeads: 2, headDim: 8 });
+ * const { violations, replayed } = prove(run);
+ * [violations, replayed]; // => [[], 3]
+ * ```
+ * @throws OptionError unless `attentionRecord` is a record.
  */
 export function prove(attentionRecord: AttentionRecord, options?: ProveOptions): Proof {
   checkRecord("prove", attentionRecord);

@@ -180,7 +180,16 @@ function parseJson(text: string): unknown {
 const ranksPerNodeOption = profileOptions.fields.ranksPerNode;
 const rankOption = option.integer({ min: 0 });
 
-/** Returns the class of the link between two world ranks. */
+/**
+ * Returns the class of the link between two world ranks: "self", "intra-node" or "inter-node".
+ *
+ * @example
+ * ```ts
+ * import { linkClass, profiles } from "@mosaic/planner";
+ * linkClass(profiles["h100-ib400"], 7, 8); // => "inter-node"
+ * ```
+ * @throws OptionError for a rank that is not an integer ≥ 0, or a profile without ranksPerNode.
+ */
 export function linkClass(profile: Pick<Profile, "ranksPerNode">, a: number, b: number): LinkClass {
   checkRanksPerNode("linkClass", profile);
   checkArgument("linkClass: rank", a, rankOption);

@@ -71,7 +71,16 @@ const maskRules: Readonly<Record<string, MaskRule>> = {
 /** Everything that --mask accepts, except the operators that join masks, in the order of the help. */
 export const maskUsages: readonly string[] = Object.values(maskRules).flatMap(({ usages }) => usages);
 
-/** Parses a mask. `A+B` is the union of two masks, `A&B` their intersection; & binds more tightly. */
+/**
+ * Parses a mask. `A+B` is the union of two masks, `A&B` their intersection; & binds more tightly.
+ *
+ * @example
+ * ```ts
+ * import { parseMask } from "@mosaic/strategies/command-line";
+ * parseMask("slidingWindow:4+causal&globalTokens:2").slices(8, 8).length; // => 3
+ * ```
+ * @throws UsageError that lists the accepted masks.
+ */
 export function parseMask(text: string): Mask {
   const alternatives = formatText(text)
     .split("+")
@@ -106,7 +115,16 @@ function createLengthsError(name: string, lengthText: string): UsageError {
   return new UsageError(`--${name}: expected lengths such as 8k,512,4x2k, received "${lengthText}"`);
 }
 
-/** Throws a UsageError unless a mask is valid for sequences of this many tokens. */
+/**
+ * Checks that a mask is valid for sequences of this many tokens. `text` is what the user wrote.
+ *
+ * @example
+ * ```ts
+ * import { checkMaskLength, parseMask } from "@mosaic/strategies/command-line";
+ * checkMaskLength("documents:4,4", parseMask("documents:4,4"), 9); // throws --mask documents:4,4
+ * ```
+ * @throws UsageError unless it is.
+ */
 export function checkMaskLength(text: string, mask: Mask, tokens: number): void {
   try {
     resolveSlices(mask, tokens, tokens);

@@ -4,7 +4,16 @@ import { UsageError } from "./load.ts";
 
 const factorByCountUnit: Readonly<Record<string, number>> = { "": 1, k: 2 ** 10, m: 2 ** 20, g: 2 ** 30 };
 
-/** Parses 4096, 128k or 1M. k, M and G are powers of 1024, as in lengths of sequences. */
+/**
+ * Parses 4096, 128k or 1M. k, M and G are powers of 1024, as in lengths of sequences. `name` is that of the option.
+ *
+ * @example
+ * ```ts
+ * import { parseCount } from "@mosaic/strategies/command-line";
+ * parseCount("tokens", "128k"); // => 131072
+ * ```
+ * @throws UsageError unless it is an integer of at least `minimum`.
+ */
 export function parseCount(name: string, text: string, minimum = 1): number {
   expectValue("parseCount: minimum", Number.isSafeInteger(minimum), "an integer", minimum);
   const input = formatText(text);
