@@ -1,11 +1,33 @@
 import { AssertionError } from "node:assert";
 
-/** Throws an AssertionError with `message` if `condition` is false. */
+/**
+ * Checks a condition of a case.
+ *
+ * @example
+ * ```ts
+ * import { check } from "@mosaic/conformance";
+ * check(1 > 2, "expected a larger number"); // throws expected a larger number
+ * ```
+ * @throws AssertionError with `message` if the condition is false.
+ */
 export function check(condition: boolean, message: string): asserts condition {
   if (!condition) throw new AssertionError({ message, stackStartFn: check });
 }
 
-/** Rejects unless `action` throws, or rejects with, an error whose name is `name` and whose message matches. */
+/**
+ * Checks that `action` throws, or rejects with, an error whose name is `name` and whose message matches.
+ *
+ * @example
+ * ```ts
+ * import { OptionError } from "@mosaic/core";
+ * import { checkThrows } from "@mosaic/conformance";
+ * const action = () => {
+ *   throw new OptionError("axis: expected a name");
+ * };
+ * await checkThrows(action, "OptionError", /expected a name/);
+ * ```
+ * @throws Rejects with an AssertionError unless it does.
+ */
 export async function checkThrows(action: () => unknown, name: string, pattern: RegExp): Promise<void> {
   let error: unknown;
   try {
@@ -21,6 +43,14 @@ export async function checkThrows(action: () => unknown, name: string, pattern: 
 /**
  * Returns the largest absolute difference. Equal infinities differ by 0. The difference is infinite for a NaN and for
  * an infinity on one side only, because a comparison with NaN must never pass.
+ *
+ * @example
+ * ```ts
+ * import { maxError } from "@mosaic/conformance";
+ * maxError([1, 2], [1, 4]); // => 2
+ * maxError([NaN], [NaN]); // => Infinity
+ * ```
+ * @throws AssertionError for lists of different lengths.
  */
 export function maxError(actual: ArrayLike<number>, expected: ArrayLike<number>): number {
   check(actual.length === expected.length, `maxError: expected ${expected.length} numbers, received ${actual.length}`);
@@ -33,7 +63,15 @@ export function maxError(actual: ArrayLike<number>, expected: ArrayLike<number>)
   return maxDifference;
 }
 
-/** Returns the largest absolute value among the finite values. */
+/**
+ * Returns the largest absolute value among the finite values; 0 if there is none.
+ *
+ * @example
+ * ```ts
+ * import { magnitude } from "@mosaic/conformance";
+ * magnitude([1, -3, Infinity]); // => 3
+ * ```
+ */
 export function magnitude(values: ArrayLike<number>): number {
   let largest = 0;
   for (let i = 0; i < values.length; i++) {
@@ -42,7 +80,17 @@ export function magnitude(values: ArrayLike<number>): number {
   return largest;
 }
 
-/** Throws if two values differ by more than `tolerance`, which is absolute. */
+/**
+ * Checks that no two values differ by more than `tolerance`, which is absolute. `description` names the values in the
+ * error.
+ *
+ * @example
+ * ```ts
+ * import { checkClose } from "@mosaic/conformance";
+ * checkClose([1, 2], [1, 2.5], 0.1, "dq"); // throws dq: largest error 5.00e-1 exceeds 1.00e-1
+ * ```
+ * @throws AssertionError that names the worst element.
+ */
 export function checkClose(
   actual: ArrayLike<number>,
   expected: ArrayLike<number>,
@@ -60,7 +108,16 @@ export function checkClose(
   );
 }
 
-/** Throws unless all values are identical. NaN is equal to NaN. */
+/**
+ * Checks that all values are identical. NaN is equal to NaN, and −0 to 0. `description` names the values in the error.
+ *
+ * @example
+ * ```ts
+ * import { checkEqual } from "@mosaic/conformance";
+ * checkEqual([1, 2], [1, 3], "counts"); // throws counts: element 1 is 2, expected 3
+ * ```
+ * @throws AssertionError that names the first element that differs.
+ */
 export function checkEqual(actual: ArrayLike<number>, expected: ArrayLike<number>, description: string): void {
   check(
     actual.length === expected.length,

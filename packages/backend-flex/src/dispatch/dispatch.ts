@@ -103,7 +103,7 @@ const MIN_CHUNKS = 8;
  * send times) plus a tenth of the mean receive time. The search swaps chunks, beginning with the best of several
  * starts: sequential, zigzag, zigzag of each document, MagiAttention's greedy, affinity, necklace splitting, and groups
  * of ranks by document. The result is never worse than any of these. A document that takes nearly the whole step to
- * receive is also placed on ranks of its own.
+ * receive is also placed on a few ranks without another such document.
  *
  * This is a pure function of its options: every rank computes the same result without communication. The result is
  * cached for the lifetime of the mask. A sequence of 1 M rows and 1 000 documents is placed on 256 ranks in 0.7 s of one
@@ -115,7 +115,7 @@ const MIN_CHUNKS = 8;
  * import { dispatch } from "@mosaic/backend-flex";
  * const mask = masks.documents([6, 2, 4, 4], "causal");
  * const placement = dispatch({ mask, length: 16, ranks: 2, chunkSize: 2 });
- * // The longest document is on one rank, with the shortest; no row travels.
+ * // The longest document is on one rank, with the shortest; no row is sent.
  * placement.spans(0, 2, 16).map(({ start, length }) => [start, length]); // => [[0, 8]]
  * ```
  * @throws OptionError for invalid options, and any error of the mask for the length. `spans` throws a ShapeError for a

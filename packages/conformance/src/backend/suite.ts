@@ -46,7 +46,17 @@ export const backendSuiteOptions = defineOptions("backendSuite", {
 /** Options of `backendSuite`. */
 export type BackendSuiteOptions = OptionsOf<typeof backendSuiteOptions>;
 
-/** Returns arrangements of a backend along one axis, one for each world size. */
+/**
+ * Returns arrangements of a backend along one axis, one for each world size, by default 1 to 8.
+ *
+ * @example
+ * ```ts
+ * import { ring } from "@mosaic/backend-ring";
+ * import { alongOneAxis } from "@mosaic/conformance";
+ * alongOneAxis((axis) => ring({ axis }), [2, 3]).map(({ mesh }) => mesh); // => [{ sp: 2 }, { sp: 3 }]
+ * ```
+ * @throws OptionError unless `backend` is a function and the sizes are integers ≥ 1.
+ */
 export function alongOneAxis(
   backend: (axis: string) => AttentionBackend,
   sizes: readonly number[] = [1, 2, 3, 4, 5, 6, 7, 8],

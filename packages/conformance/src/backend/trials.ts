@@ -77,14 +77,31 @@ export function backendTrials({ mesh, axes }: Pick<Arrangement, "mesh" | "axes">
   });
 }
 
-/** Number of ranks in a mesh. */
+/**
+ * Returns the number of ranks of a mesh.
+ *
+ * @example
+ * ```ts
+ * import { meshSize } from "@mosaic/conformance";
+ * meshSize({ node: 2, gpu: 3 }); // => 6
+ * ```
+ * @throws AssertionError for a mesh without ranks.
+ */
 export function meshSize(mesh: Coordinate): number {
   const size = Object.values(mesh).reduce((product, length) => product * length, 1);
   check(size > 0, `expected a mesh with at least one rank, received ${JSON.stringify(mesh)}`);
   return size;
 }
 
-/** Formats `{ node: 2, gpu: 3 }` as `node 2 × gpu 3`. */
+/**
+ * Formats a mesh for the names of cases.
+ *
+ * @example
+ * ```ts
+ * import { formatMesh } from "@mosaic/conformance";
+ * formatMesh({ node: 2, gpu: 3 }); // => "node 2 × gpu 3"
+ * ```
+ */
 export function formatMesh(mesh: Coordinate): string {
   return Object.entries(mesh)
     .map(([axis, length]) => `${axis} ${length}`)

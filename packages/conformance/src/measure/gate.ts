@@ -120,7 +120,16 @@ export interface ValueMagnitude {
   readonly maxMagnitude: number;
 }
 
-/** Returns the errors of `actual`. A NaN, or an unexpected or missing infinity, counts as the largest finite number. */
+/**
+ * Returns the errors of `actual`. A NaN, or an unexpected or missing infinity, counts as the largest finite number.
+ *
+ * @example
+ * ```ts
+ * import { computeErrorSum } from "@mosaic/conformance";
+ * computeErrorSum([1, 2], [1, 4]); // => { count: 2, sumOfSquares: 4, maxError: 2 }
+ * ```
+ * @throws AssertionError for lists of different lengths.
+ */
 export function computeErrorSum(actual: ArrayLike<number>, expected: ArrayLike<number>): ErrorSum {
   check(
     actual.length === expected.length,
@@ -137,7 +146,16 @@ export function computeErrorSum(actual: ArrayLike<number>, expected: ArrayLike<n
   return { count: actual.length, sumOfSquares, maxError };
 }
 
-/** Merges the errors of several ranks. */
+/**
+ * Merges the errors of several ranks.
+ *
+ * @example
+ * ```ts
+ * import { computeErrorSum, mergeErrorSums } from "@mosaic/conformance";
+ * const errors = [computeErrorSum([1], [2]), computeErrorSum([1], [4])];
+ * mergeErrorSums(errors); // => { count: 2, sumOfSquares: 10, maxError: 3 }
+ * ```
+ */
 export function mergeErrorSums(sums: readonly ErrorSum[]): ErrorSum {
   return {
     count: sums.reduce((total, { count }) => total + count, 0),
@@ -150,7 +168,15 @@ function rootMeanSquare({ count, sumOfSquares }: Pick<ErrorSum, "count" | "sumOf
   return count === 0 ? 0 : Math.sqrt(sumOfSquares / count);
 }
 
-/** Returns the magnitude of the finite values. */
+/**
+ * Returns the magnitude of the finite values.
+ *
+ * @example
+ * ```ts
+ * import { measureMagnitude } from "@mosaic/conformance";
+ * measureMagnitude(Float64Array.of(3, -4, Infinity)); // => { mean: 3.5355339, maxMagnitude: 4 }
+ * ```
+ */
 export function measureMagnitude(values: Float64Array): ValueMagnitude {
   let [count, sumOfSquares] = [0, 0];
   for (const x of values) {

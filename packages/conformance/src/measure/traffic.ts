@@ -1,6 +1,15 @@
 import type { ProcessGroup, Traffic } from "@mosaic/core";
 
-/** Returns the sum of two counts, such as those of a forward and a backward pass. */
+/**
+ * Returns the sum of two counts, such as those of a forward and a backward pass.
+ *
+ * @example
+ * ```ts
+ * import { addTraffic } from "@mosaic/conformance";
+ * const forward = { bytesSent: 8, bytesReceived: 4, messagesSent: 1 };
+ * addTraffic(forward, forward); // => { bytesSent: 16, bytesReceived: 8, messagesSent: 2 }
+ * ```
+ */
 export function addTraffic(a: Traffic, b: Traffic): Traffic {
   return {
     bytesSent: a.bytesSent + b.bytesSent,

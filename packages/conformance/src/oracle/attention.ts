@@ -77,6 +77,15 @@ export function attentionOracle(problem: AttentionProblem): OracleForward {
 /**
  * Computes the gradients of `attentionOracle`, given dOut [B,H,Sq,Dv]: dS = P ∘ (dOut·vᵀ − rowsum(P ∘ dOut·vᵀ)),
  * multiplied by the derivatives of the modifiers.
+ *
+ * @example
+ * ```ts
+ * import { attentionOracleBackward } from "@mosaic/conformance";
+ * const sizes = { batch: 1, numHeads: 1, numKvHeads: 1, queries: 1, keys: 2, headDim: 1, scale: 1 };
+ * const [q, k, v] = [Float64Array.of(0), Float64Array.of(1, 2), Float64Array.of(10, 20)];
+ * const problem = { ...sizes, maskMod: () => true, q, k, v };
+ * attentionOracleBackward(problem, Float64Array.of(1)).dv; // => Float64Array [0.5, 0.5]
+ * ```
  */
 export function attentionOracleBackward(problem: AttentionProblem, dOut: Float64Array): OracleBackward {
   const { q, k, v, headDim, valueHeadDim = headDim, scale, keys, modifiers } = problem;
@@ -198,6 +207,13 @@ function addScaled(out: MatrixRow, factor: number, addend: MatrixRow, width: num
 
 /**
  * Returns whether a slice contains a pair. The only definition of slices in this package, independent of core's code.
+ *
+ * @example
+ * ```ts
+ * import { isPairVisible } from "@mosaic/conformance";
+ * const slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "causal" } as const;
+ * [isPairVisible(slice, 2, 2), isPairVisible(slice, 2, 3)]; // => [true, false]
+ * ```
  */
 export function isPairVisible(slice: Slice, query: number, key: number): boolean {
   if (query < slice.q0 || query >= slice.q1) return false;
@@ -206,7 +222,17 @@ export function isPairVisible(slice: Slice, query: number, key: number): boolean
   return key >= firstKey && key < endKey;
 }
 
-/** Returns the mask function of a list of slices. */
+/**
+ * Returns the mask function of a list of slices.
+ *
+ * @example
+ * ```ts
+ * import { masks } from "@mosaic/core";
+ * import { slicesToMaskMod } from "@mosaic/conformance";
+ * const maskMod = slicesToMaskMod(masks.causal().slices(4, 4));
+ * [maskMod(2, 2), maskMod(2, 3)]; // => [true, false]
+ * ```
+ */
 export function slicesToMaskMod(slices: readonly Slice[]): MaskMod {
   return (query, key) => slices.some((slice) => isPairVisible(slice, query, key));
 }
@@ -215,7 +241,13 @@ const sliceTypes: readonly SliceType[] = ["full", "causal", "inverseCausal", "bi
 
 /**
  * Returns a random list of disjoint slices of all four types, some of them empty: bands of rows, each with up to two
- * slices.
+ * slices. The same for the same seed.
+ *
+ * @example
+ * ```ts
+ * import { randomSlices } from "@mosaic/conformance";
+ * randomSlices(8, 8, 1).every(({ q1, k1 }) => q1 <= 8 && k1 <= 8); // => true
+ * ```
  */
 export function randomSlices(queries: number, keys: number, seed: number): Slice[] {
   const nextUniform = uniforms(seed);

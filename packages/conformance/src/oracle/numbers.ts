@@ -5,7 +5,15 @@ import type { DType } from "@mosaic/core";
 const floatView = new Float32Array(1);
 const bitsView = new Uint32Array(floatView.buffer);
 
-/** Returns the nearest value that the dtype can store, ties to even. */
+/**
+ * Returns the nearest value that the dtype can store, ties to even.
+ *
+ * @example
+ * ```ts
+ * import { roundTo } from "@mosaic/conformance";
+ * [roundTo(1.005, "bfloat16"), roundTo(70_000, "float16")]; // => [1.0078125, Infinity]
+ * ```
+ */
 export function roundTo(value: number, dtype: DType): number {
   if (dtype === "float32") return Math.fround(value);
   if (dtype === "bfloat16") return roundToBfloat16(Math.fround(value));
@@ -43,7 +51,16 @@ function roundHalfEven(value: number): number {
 /** Half the distance between neighboring numbers near 1: the relative error of one rounding. */
 export const epsilon: Readonly<Record<DType, number>> = { float32: 2 ** -24, bfloat16: 2 ** -8, float16: 2 ** -11 };
 
-/** Returns a generator of uniform numbers in [0, 1), the same for the same seed (mulberry32). */
+/**
+ * Returns a generator of uniform numbers in [0, 1), the same for the same seed (mulberry32).
+ *
+ * @example
+ * ```ts
+ * import { uniforms } from "@mosaic/conformance";
+ * const [a, b] = [uniforms(7), uniforms(7)];
+ * a() === b(); // => true
+ * ```
+ */
 export function uniforms(seed: number): () => number {
   let state = seed >>> 0;
   return () => {
@@ -54,7 +71,15 @@ export function uniforms(seed: number): () => number {
   };
 }
 
-/** Returns `length` standard normal numbers (Box and Muller), rounded to a dtype, the same for the same seed. */
+/**
+ * Returns `length` standard normal numbers (Box and Muller), rounded to a dtype, the same for the same seed.
+ *
+ * @example
+ * ```ts
+ * import { normals } from "@mosaic/conformance";
+ * normals(4, 7).length; // => 4
+ * ```
+ */
 export function normals(length: number, seed: number, dtype: DType = "float32"): Float64Array {
   const nextUniform = uniforms(seed);
   return Float64Array.from({ length }, () =>
@@ -62,7 +87,15 @@ export function normals(length: number, seed: number, dtype: DType = "float32"):
   );
 }
 
-/** Returns a random integer in [0, limit). */
+/**
+ * Returns a random integer in [0, limit), from a generator such as that of `uniforms`.
+ *
+ * @example
+ * ```ts
+ * import { integer, uniforms } from "@mosaic/conformance";
+ * integer(uniforms(7), 1); // => 0
+ * ```
+ */
 export function integer(nextUniform: () => number, limit: number): number {
   return Math.floor(nextUniform() * limit);
 }
