@@ -108,7 +108,17 @@ export class CollectiveMismatchError extends MosaicError {}
 /** A native addon could not be loaded; the message lists likely causes and the remedy. */
 export class AddonLoadError extends MosaicError {}
 
-/** Throws an OptionError unless an argument is valid, for callers that do not use a type checker. */
+/**
+ * Checks an argument, for callers that do not use a type checker. `where` is the caller's name in errors.
+ *
+ * @example
+ * ```ts
+ * import { expectValue } from "@mosaic/core";
+ * const size = 0;
+ * expectValue("myOp: size", size >= 1, "an integer ≥ 1", size); // throws expected an integer ≥ 1, received 0
+ * ```
+ * @throws OptionError unless `isValid`.
+ */
 // oxlint-disable-next-line max-params -- the parts of a message
 export function expectValue(
   where: string,
@@ -121,7 +131,16 @@ export function expectValue(
   throw new OptionError({ where, expected, received: formatValue(received), ...(remedy !== undefined && { remedy }) });
 }
 
-/** Throws an OptionError unless `f` is a function. */
+/**
+ * Checks an argument that must be a function. `where` is the caller's name in errors.
+ *
+ * @example
+ * ```ts
+ * import { checkFunction } from "@mosaic/core";
+ * checkFunction("myOp: body", 1); // throws myOp: body: expected a function, received 1
+ * ```
+ * @throws OptionError unless it is one.
+ */
 export function checkFunction(where: string, f: unknown): void {
   expectValue(where, typeof f === "function", "a function", f);
 }
@@ -137,7 +156,15 @@ const errorsByCode = [
   OutOfMemoryError,
 ] as const;
 
-/** Converts a native `MosaicFailure` to the error class of its code, and parses its text into details. */
+/**
+ * Converts a native `MosaicFailure` to the error class of its code, and parses its text into details.
+ *
+ * @example
+ * ```ts
+ * import { errorFromFailure } from "@mosaic/core";
+ * errorFromFailure(3, "timed out after 300 s").name; // => "CollectiveTimeoutError"
+ * ```
+ */
 export function errorFromFailure(code: number, message: string): MosaicError {
   const nativeMessage = typeof message === "string" ? message : formatValue(message);
   const hint = findHint(nativeMessage);

@@ -31,7 +31,14 @@ function platformName(): string {
 /**
  * Returns the path of the addon `name` for this platform. If MOSAIC_PREBUILDS is set, it names the directory of
  * prebuilt addons. Otherwise this is the directory `prebuilds` of the package whose JavaScript is at `moduleUrl`, or,
- * for a bundle, the directory `prebuilds` next to that JavaScript.
+ * for a bundle, the directory `prebuilds` next to that JavaScript. The file need not exist.
+ *
+ * @example
+ * ```ts
+ * import { findAddon } from "@mosaic/runtime";
+ * const path = findAddon("example", "file:///project/node_modules/example/dist/index.js");
+ * path.endsWith(`${process.platform}-${process.arch}/example.node`); // => true
+ * ```
  */
 export function findAddon(name: string, moduleUrl: string): string {
   const file = `${platformName()}/${name}.node`;
@@ -42,7 +49,17 @@ export function findAddon(name: string, moduleUrl: string): string {
   return candidates.find((prefix) => existsSync(prefix)) ?? candidates[0]!;
 }
 
-/** Loads an addon. Throws an AddonLoadError that states the remedy for any failure. */
+/**
+ * Loads an addon, and checks that its protocol version is that of the JavaScript package.
+ *
+ * @example
+ * ```ts
+ * import { loadAddon } from "@mosaic/runtime";
+ * const file = { packageName: "@mosaic/example", description: "an example", path: "/nowhere/example.node" };
+ * loadAddon({ ...file, protocol: 1, requirements: "g++ and CMake" }); // throws AddonLoadError
+ * ```
+ * @throws AddonLoadError that states the remedy for any failure.
+ */
 export function loadAddon<Native extends { readonly protocol: number }>(file: AddonFile): Native {
   try {
     const native = createRequire(file.path)(file.path) as Native;

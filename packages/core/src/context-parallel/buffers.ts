@@ -13,13 +13,43 @@ export interface Chunk {
   readonly wire: readonly Tensor[];
 }
 
-/** Returns the messages that send a chunk to a rank. */
+/**
+ * Returns the messages that send a chunk to a rank, for `sendRecv`: one for each tensor.
+ *
+ * @example
+ * ```ts
+ * import { init, randn } from "@mosaic/core";
+ * import { ChunkBuffers, sendTransfers } from "@mosaic/core/context-parallel";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using k = randn(ctx, [1, 2, 5, 4]);
+ * using buffers = new ChunkBuffers({ device: ctx.device });
+ * const chunk = buffers.empty([k, k], 3);
+ * sendTransfers(chunk, 1).length; // => 2
+ * ```
+ * @throws OptionError unless `chunk` is a chunk.
+ */
 export function sendTransfers(chunk: Chunk, to: number): Transfer[] {
   checkChunk("sendTransfers", chunk);
   return chunk.wire.map((tensor) => ({ tensor, to }));
 }
 
-/** Returns the messages that receive a chunk from a rank. */
+/**
+ * Returns the messages that receive a chunk from a rank, for `sendRecv`: one for each tensor.
+ *
+ * @example
+ * ```ts
+ * import { init, randn } from "@mosaic/core";
+ * import { ChunkBuffers, recvTransfers } from "@mosaic/core/context-parallel";
+ * import { cpu } from "@mosaic/kernels-cpu";
+ * await using ctx = await init({ device: cpu(), rank: 0, worldSize: 1 });
+ * using k = randn(ctx, [1, 2, 5, 4]);
+ * using buffers = new ChunkBuffers({ device: ctx.device });
+ * const chunk = buffers.empty([k, k], 3);
+ * recvTransfers(chunk, 1).length; // => 2
+ * ```
+ * @throws OptionError unless `chunk` is a chunk.
+ */
 export function recvTransfers(chunk: Chunk, from: number): Transfer[] {
   checkChunk("recvTransfers", chunk);
   return chunk.wire.map((tensor) => ({ tensor, from }));

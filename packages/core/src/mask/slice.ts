@@ -68,7 +68,17 @@ export interface Mask {
   slices(queries: number, keys: number): readonly Slice[];
 }
 
-/** Throws an OptionError unless `slice` is a slice with integer bounds. Does not check that it is within a sequence. */
+/**
+ * Checks an argument that must be a slice with integer bounds. Does not check that it is within a sequence. `where` is
+ * the caller's name in errors.
+ *
+ * @example
+ * ```ts
+ * import { checkSlice } from "@mosaic/core";
+ * checkSlice("myMask", { q0: 0, q1: 4 }); // throws myMask: expected a slice { q0, q1, k0, k1, type }
+ * ```
+ * @throws OptionError unless it is one.
+ */
 export function checkSlice(where: string, slice: unknown): asserts slice is Slice {
   if (!isSlice(slice))
     expectValue(

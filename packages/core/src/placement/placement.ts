@@ -167,8 +167,14 @@ const placementsByName: Readonly<Record<PlacementName, () => Placement>> = {
 };
 
 /**
- * Returns the placement itself, or the placement of this name. Throws an OptionError that lists the names if it is
- * unknown.
+ * Returns the placement itself, or the placement of this name.
+ *
+ * @example
+ * ```ts
+ * import { resolvePlacement } from "@mosaic/core";
+ * resolvePlacement("striped").spans(1, 2, 6); // => [{ start: 1, length: 3, step: 2 }]
+ * ```
+ * @throws OptionError that lists the names if it is unknown.
  */
 export function resolvePlacement(nameOrValue: PlacementName | Placement): Placement {
   if (typeof (nameOrValue as Partial<Placement> | null)?.spans === "function") return nameOrValue as Placement;

@@ -6,7 +6,16 @@ import { NativeRank } from "./rank.ts";
 
 const DEFAULT_TIMEOUT_SECONDS = 300;
 
-/** Returns the seconds that a collective may take: the option, else MOSAIC_COLLECTIVE_TIMEOUT, else 300. */
+/**
+ * Returns the seconds that a collective may take: the option, else MOSAIC_COLLECTIVE_TIMEOUT, else 300.
+ *
+ * @example
+ * ```ts
+ * import { resolveTimeout } from "@mosaic/runtime";
+ * resolveTimeout(20); // => 20
+ * ```
+ * @throws OptionError unless it is a number of seconds above 0, at most 1e9.
+ */
 export function resolveTimeout(timeoutOption: number | undefined): number {
   const text = process.env.MOSAIC_COLLECTIVE_TIMEOUT;
   const timeout = timeoutOption ?? (text ? Number(text) : DEFAULT_TIMEOUT_SECONDS);
