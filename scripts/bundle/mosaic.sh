@@ -25,19 +25,19 @@ help | -h | --help) ;;
 *) echo "mosaic: no command \"$command\"" >&2 ;;
 esac
 
-echo 'Mosaic, to be run where there is nothing else.
+echo 'Mosaic for machines without a network. Requires Linux and glibc.
 
-  ./mosaic doctor [--json]       looks at this machine, tries what is installed, prints what to do
+  ./mosaic doctor [--json]       examines this machine and the installed parts, and prints remedies
   ./mosaic gpu [--budget TIME] [--out DIR]
-                                 all that a GPU is needed for: tests, sanitizer, benchmarks; --help
-  ./mosaic test [PACKAGE…]       every package’s tests, or those of some: ./mosaic test launcher nn
-                                 [-- what vitest takes]
+                                 everything that needs a GPU: tests, sanitizer, benchmarks; --help
+  ./mosaic test [PACKAGE…]       tests of all packages, or of some: ./mosaic test launcher nn
+                                 [-- options of vitest]
   ./mosaic bench [options]       benchmarks on the CPU; --help
-  ./mosaic bench-gpu [options]   attention on a GPU, beside PyTorch’s; --help
-  ./mosaic demo [options]        four ranks attend over a whole genome; --help
-  ./mosaic run [options] ENTRY   mosaic-run. ENTRY finds @mosaic/* if it lies in this directory, or beside
-                                 a link to node_modules: ln -s PATH/TO/mosaic/node_modules .
+  ./mosaic bench-gpu [options]   attention on a GPU, compared with PyTorch; --help
+  ./mosaic demo [options]        attention over a whole genome on four ranks; --help
+  ./mosaic run [options] ENTRY   mosaic-run. ENTRY must be in this directory, or beside a link to its
+                                 node_modules: ln -s PATH/TO/mosaic/node_modules .
   ./mosaic plan [options]        mosaic-plan
-  ./mosaic build [PACKAGE…]      compiles the addons again, with g++ alone, where those here do not load
-  ./mosaic node [options]        Node itself'
+  ./mosaic build [PACKAGE…]      compiles the addons with g++, if those in the archive do not load
+  ./mosaic node [options]        Node'
 [ "$command" = help ] || [ "$command" = -h ] || [ "$command" = --help ]
