@@ -273,6 +273,19 @@ describe("the failure report", () => {
       expect(extractSource(frame, print)).not.toHaveProperty("source");
   });
 
+  it("includes the source line that precedes the error in its stack", () => {
+    const extractSource = (stack: string): unknown => {
+      const error = { name: "SyntaxError", message: "no", stack };
+      return diagnoseRecords(createRecord(0, { thrown: createThrown(1, error), uncaught: stack.split("\n") }));
+    };
+    const excerpt = ["/b.cjs:2", "const b = ;", "          ^"];
+    const stack = `${excerpt.join("\n")}\n\nSyntaxError: no\n    at compile (node:internal/vm:1:2)`;
+    expect(extractSource(stack)).toMatchObject({ source: excerpt });
+    expect(extractSource(`${stack}\n    at require (/a.cjs:1:1)`)).toMatchObject({ source: excerpt });
+    expect(extractSource(stack.replace("/b.cjs", "node:internal/b"))).not.toHaveProperty("source");
+    expect(extractSource(stack.slice(stack.indexOf("SyntaxError")))).not.toHaveProperty("source");
+  });
+
   it("has the last lines of stderr unless Node printed the error, or the error has a stack frame in user code", () => {
     const stderrTail = ["loading"];
     const tailOf = (frame: string, uncaught: readonly string[]): readonly string[] | undefined => {

@@ -212,11 +212,21 @@ describe("error reports", () => {
     }
   });
 
-  it("show what Node printed for syntax errors and missing packages", async () => {
+  it("show the source line of syntax errors, and what Node printed for missing packages", async () => {
     writeFileSync(join(testDir(), "broken.mjs"), "const a = 1;\nconst b = ;\n");
     const syntaxOutcome = await run(["-n1", "broken.mjs"]);
     expect(extractReport(syntaxOutcome)).toMatch(
       /SyntaxError: Unexpected token ';'[^✖]* {4}│ .*broken\.mjs:2\n {4}│ const b = ;/,
+    );
+    writeFileSync(join(testDir(), "broken.cjs"), "\nfunction ( {\n");
+    writeFileSync(join(testDir(), "loads.cjs"), 'require("./broken.cjs");\n');
+    for (const entry of ["broken.cjs", "loads.cjs"])
+      expect(extractReport(await run(["-n1", entry]))).toMatch(
+        /: SyntaxError: Function statements require a function name\n {4}│ \/.*\/broken\.cjs:2\n {4}│ function \( \{\n/,
+      );
+    writeFileSync(join(testDir(), "misnames.mjs"), 'import { nothing } from "node:fs";\n');
+    expect(extractReport(await run(["-n1", "misnames.mjs"]))).toMatch(
+      / {4}│ .*misnames\.mjs:1\n {4}│ import \{ nothing/,
     );
     writeFileSync(join(testDir(), "lacks.mjs"), 'import "no-such-package";\n');
     const missingImportOutcome = await run(["-n1", "lacks.mjs"]);

@@ -105,13 +105,20 @@ const hasUserFrame = ({ stack = "" }: RankError): boolean =>
   stack.split("\n").some((line) => /^\s+at .*[^>]:\d+:\d+\)?$/.test(line) && !/\bnode:/.test(line));
 
 /**
- * Returns the excerpt that Node prints before such an error: location, source line and marker. Empty for a location in
- * Node itself.
+ * Returns the excerpt that precedes such an error: location, source line and marker. Node prints it, and includes it in
+ * the stack for a syntax error in a CommonJS module and for a missing export, where frames name at most the module that
+ * loads this one. Empty for a location in Node itself.
  */
 function extractSourceExcerpt({ thrown, uncaught }: RankRecord): Pick<Failure, "source"> {
-  if (thrown === undefined || hasUserFrame(thrown.error)) return {};
-  const errorLineIndex = uncaught.indexOf((thrown.error.stack ?? "").split("\n", 1)[0] as string);
-  const source = uncaught.slice(0, Math.max(0, errorLineIndex)).filter((line) => line.trim() !== "");
+  if (thrown === undefined) return {};
+  const { name, stack = "" } = thrown.error;
+  const stackLines = stack.split("\n");
+  const headingIndex = /:\d+$/.test(stackLines[0]!) ? stackLines.findIndex((line) => line.startsWith(name)) : 0;
+  const printedLines = hasUserFrame(thrown.error)
+    ? []
+    : uncaught.slice(0, Math.max(0, uncaught.indexOf(stackLines[0]!)));
+  const lines = headingIndex > 0 ? stackLines.slice(0, headingIndex) : printedLines;
+  const source = lines.filter((line) => line.trim() !== "");
   return source.length === 0 || source[0]?.startsWith("node:") === true ? {} : { source };
 }
 
