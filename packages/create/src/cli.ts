@@ -66,7 +66,8 @@ function main(): number {
     );
   }
   const path = createProject({ directory, template: values.template });
-  const changeDirectory = `cd ${quoteForShell(directory)}`;
+  // `cd -x` parses the name as an option.
+  const changeDirectory = `cd ${quoteForShell(directory.startsWith("-") ? `./${directory}` : directory)}`;
   const packageManagerName = detectPackageManager();
   if (!values["no-install"]) {
     const { status } = spawnSync(packageManagerName, ["install"], {

@@ -1,4 +1,4 @@
-import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync, writeFileSync } from "node:fs";
+import { cpSync, mkdirSync, readdirSync, readFileSync, renameSync, rmSync, writeFileSync } from "node:fs";
 import { basename, join, resolve } from "node:path";
 import { fileURLToPath } from "node:url";
 import { packageVersion } from "./version.ts";
@@ -34,7 +34,8 @@ const PUBLISHED_FILE_NAMES: Readonly<Record<string, string>> = { gitignore: ".gi
  * Writes the files of a template. Does not install packages.
  *
  * @returns the absolute path of the project.
- * @throws CreateError if the template does not exist, or the folder is not empty or cannot be created.
+ * @throws CreateError if the template does not exist, the folder is not empty or cannot be created, or the files cannot be
+ * written. In the last case, the folder is empty again.
  *
  * @example
  * ```ts
@@ -48,16 +49,23 @@ export function createProject({ directory, template }: ProjectOptions): string {
     throw new CreateError(`createProject: template: expected one of ${templateNames}, received ${String(template)}`);
   }
   if (typeof directory !== "string" || directory === "") {
-    throw new CreateError(`createProject: directory: expected a path, received ${String(directory)}`);
+    throw new CreateError(
+      `createProject: directory: expected a path, received ${directory === "" ? '""' : String(directory)}`,
+    );
   }
   const path = resolve(directory);
   makeEmptyFolder(path);
-  for (const sourceName of ["shared", template])
-    cpSync(join(packageRoot, "templates", sourceName), path, { recursive: true });
-  for (const [packagedName, projectName] of Object.entries(PUBLISHED_FILE_NAMES)) {
-    renameSync(join(path, packagedName), join(path, projectName));
+  try {
+    writeProject(path, template);
+  } catch (error) {
+    // Without the files of an incomplete project, the same command can be repeated.
+    for (const name of readdirSync(path)) rmSync(join(path, name), { recursive: true, force: true });
+    const { message } = error as Error;
+    throw new CreateError(
+      `createProject: cannot write the files of the project to ${path}: ${message}; free space, correct its permissions, or pass a different folder`,
+      { cause: error },
+    );
   }
-  writeManifest(path);
   return path;
 }
 
@@ -74,19 +82,34 @@ function makeEmptyFolder(path: string): void {
   throw new CreateError(`createProject: expected an empty folder, received ${path}; pass a different folder`);
 }
 
+function writeProject(path: string, template: string): void {
+  for (const sourceName of ["shared", template])
+    cpSync(join(packageRoot, "templates", sourceName), path, { recursive: true });
+  for (const [packagedName, projectName] of Object.entries(PUBLISHED_FILE_NAMES)) {
+    renameSync(join(path, packagedName), join(path, projectName));
+  }
+  writeManifest(path);
+}
+
 /**
  * Sets the project's name, and the versions of @mosaic packages to the version of this one, as all are published
  * together.
  */
 function writeManifest(path: string): void {
   const manifest = readFileSync(join(path, "package.json"), "utf8");
-  const name = basename(path)
-    .toLowerCase()
-    .replace(/[^a-z0-9-]+/g, "-");
   writeFileSync(
     join(path, "package.json"),
     manifest
-      .replace('"name": "template"', `"name": "${name}"`)
+      .replace('"name": "template"', `"name": "${packageName(basename(path))}"`)
       .replace(/("@mosaic\/[\w-]+": )"\*"/g, `$1"^${packageVersion()}"`),
   );
+}
+
+/** Maximum length of the name of a package in npm. */
+const MAX_NAME_LENGTH = 214;
+
+/** Returns a valid name of a package for a folder: `my-project` for `My Project`, `project` for `日本語`. */
+function packageName(folderName: string): string {
+  const name = folderName.toLowerCase().replace(/[^a-z0-9-]+/g, "-");
+  return name.replace(/^-+/, "").slice(0, MAX_NAME_LENGTH).replace(/-+$/, "") || "project";
 }

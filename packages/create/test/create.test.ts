@@ -81,7 +81,7 @@ test("rejects unknown templates, folders that are not empty, and invalid paths",
   expect(() => createProject({ directory, template: "toString" })).toThrow(
     /expected one of train, .* received toString/,
   );
-  expect(() => createProject({ directory: "", template: "train" })).toThrow(CreateError);
+  expect(() => createProject({ directory: "", template: "train" })).toThrow(/expected a path, received ""$/);
   writeFileSync(join(directory, "mine.txt"), "");
   expect(() => createProject({ directory, template: "train" })).toThrow(/expected an empty folder/);
   expect(() => createProject({ directory: join(directory, "mine.txt"), template: "train" })).toThrow(CreateError);
@@ -89,6 +89,33 @@ test("rejects unknown templates, folders that are not empty, and invalid paths",
     /createProject: cannot create the folder .*mine.txt.below: .*; pass a different folder/,
   );
   expect(readdirSync(directory)).toEqual(["mine.txt"]);
+});
+
+test("a project that cannot be written is an error of one line, and leaves the folder empty", () => {
+  for (const name of ["new", "existing"]) {
+    const path = join(temporary(), name);
+    if (name === "existing") mkdirSync(path);
+    const command = "trap '' XFSZ; ulimit -f 0; \"$@\"";
+    const args = [process.execPath, join(packageRoot, "bin/create.js"), path, "--no-install"];
+    const { status, stdout, stderr } = spawnSync("sh", ["-c", command, "sh", ...args], { encoding: "utf8" });
+    expect([status, stdout]).toEqual([2, ""]);
+    expect(stderr).toMatch(
+      /^@mosaic\/create: createProject: cannot write the files of the project to \S+: EFBIG: .*; free space, .*\n$/,
+    );
+    expect(readdirSync(path)).toEqual([]);
+    createProject({ directory: path, template: "train" });
+  }
+});
+
+test.each([
+  [".hidden", "hidden"],
+  ["Größe!", "gr-e"],
+  ["日本語", "project"],
+  [`-${"a".repeat(240)}`, "a".repeat(214)],
+  [`${"a".repeat(213)} b`, "a".repeat(213)],
+])("the folder %s gives the package a valid name", (folder, name) => {
+  const path = createProject({ directory: join(temporary(), folder), template: "plan" });
+  expect(manifestOf(path).name).toBe(name);
 });
 
 test("the command requires exactly one folder", () => {
@@ -132,6 +159,12 @@ test("a folder with a space or a quote is quoted in the printed commands", () =>
   const [, command] = /^ {2}(cd .*) && npm install/m.exec(stdout)!;
   const shell = spawnSync("sh", ["-c", `${command} && pwd -P`], { encoding: "utf8" });
   expect(shell.stdout).toBe(`${realpathSync(path)}\n`);
+});
+
+test("a folder that begins with a hyphen is no option of the printed commands", () => {
+  const args = [join(packageRoot, "bin/create.js"), "--no-install", "--template", "plan", "--", "-new"];
+  const { stdout } = spawnSync(process.execPath, args, { cwd: temporary(), encoding: "utf8" });
+  expect(stdout).toContain("  cd ./-new && npm install");
 });
 
 test("the command prints its version, and rejects unknown options in one sentence", () => {
