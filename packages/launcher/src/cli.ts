@@ -23,8 +23,11 @@ const MAX_RANKS = 65_536;
 /** EX_SOFTWARE: the launcher itself failed. */
 const EX_SOFTWARE = 70;
 
-const stdout = new OutputSink(process.stdout);
 const stderr = new OutputSink(process.stderr);
+const stdout = new OutputSink(process.stdout, {
+  onError: ({ message }) =>
+    stderr.write(`mosaic-run: cannot write to standard output: ${message}; free space, or redirect it\n`),
+});
 
 async function main(argv: readonly string[]): Promise<number> {
   const line = parseCommandLine(argv);
@@ -125,9 +128,11 @@ async function runHosts(hosts: HostsSettings, line: CommandLine, values: OptionV
   }
 }
 
-function print(text: string): number {
+/** Prints a result. Returns the exit code. */
+async function print(text: string): Promise<number> {
   stdout.write(text);
-  return 0;
+  await stdout.flush();
+  return stdout.error === undefined ? 0 : 1;
 }
 
 function entryOptions({ entry, args }: CommandLine): Pick<LaunchOptions, "entry" | "args"> {

@@ -1,4 +1,4 @@
-import { readdirSync, readFileSync } from "node:fs";
+import { readdirSync, readFileSync, rmSync } from "node:fs";
 import { join } from "node:path";
 import { PassThrough, Writable } from "node:stream";
 import fc from "fast-check";
@@ -7,7 +7,7 @@ import type { LaunchEvent } from "../src/job.ts";
 import { LineSplitter, MAX_LINE_BYTES, UncaughtFilter, uncaughtMarker } from "../src/output/lines.ts";
 import { OutputSink } from "../src/output/sink.ts";
 import { TextConsole } from "../src/output/text-console.ts";
-import { mosaicRun, program, run, testDir, waitUntil } from "./harness.ts";
+import { CLI, mosaicRun, type ProcessOutcome, program, run, runNode, testDir, waitUntil } from "./harness.ts";
 
 function splitLines(chunks: readonly Buffer[]): { kind: string; text: string }[] {
   const emittedLines: { kind: string; text: string }[] = [];
@@ -170,7 +170,7 @@ describe("the console", () => {
         else finishWrite = done;
       },
     });
-    const sink = new OutputSink(slowStream, 100);
+    const sink = new OutputSink(slowStream, { maxUnreadBytes: 100 });
     for (let i = 0; i < 50; i++) sink.write(`line ${i} of some length\n`);
     const resume = finishWrite;
     finishWrite = undefined;
@@ -190,6 +190,29 @@ describe("output of ranks", () => {
     expect(outcome.stderr.split("\n").toSorted()).toEqual(["", "[0] rank 0 warns", "[1] rank 1 warns"]);
     expect((await run(["-n1", program("speak.mjs"), "no-line-end"])).stdout).toBe("[0] rank 0 stops mid\n");
     expect((await run(["-n1", "--log-prefix", "", program("speak.mjs"), "progress"])).stdout).toBe("0 at 100%\n");
+  });
+
+  it("that cannot be written to the console is reported once, and does not end the job", async () => {
+    const runToFullDevice = (cli: string, args: readonly string[]): Promise<ProcessOutcome> => {
+      const stdio = `["ignore", require("node:fs").openSync("/dev/full", "w"), "inherit"]`;
+      const script = `process.exit(require("node:child_process").spawnSync(process.execPath, process.argv.slice(1), { stdio: ${stdio} }).status)`;
+      return runNode(["-e", script, "--", cli, ...args]).outcome;
+    };
+    const errorText =
+      "cannot write to standard output: ENOSPC: no space left on device, write; free space, or redirect it";
+    for (const args of [[], ["--json"]]) {
+      const options = ["-n", "2", "--log-dir", "logs", ...args, program("speak.mjs"), "both"];
+      const { code, stderr } = await runToFullDevice(CLI, options);
+      expect(stderr.split("\n").filter((line) => line.startsWith("mosaic-run:"))).toEqual([`mosaic-run: ${errorText}`]);
+      expect(code).toBe(0);
+      const runs = readdirSync(join(testDir(), "logs"));
+      expect(readFileSync(join(testDir(), "logs", runs[0]!, "attempt_0/1/stdout.log"), "utf8")).toBe("rank 1 prints\n");
+      rmSync(join(testDir(), "logs"), { recursive: true });
+    }
+    for (const args of [["--help"], ["--dry-run", "--json", program("speak.mjs")]])
+      expect(await runToFullDevice(CLI, args)).toMatchObject({ code: 1, stderr: expect.stringContaining(errorText) });
+    const top = join(import.meta.dirname, "../dist/top.js");
+    expect(await runToFullDevice(top, ["--help"])).toMatchObject({ code: 1, stderr: `mosaic-top: ${errorText}\n` });
   });
 
   it("is shown for the selected ranks, and logged for all, byte for byte", async () => {

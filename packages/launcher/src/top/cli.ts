@@ -101,14 +101,18 @@ function createTableOutput(job: RunningJob, color: boolean): (worlds: readonly W
     const tables = worlds.flatMap((world) => formatTable(world, style));
     const lines = worlds.length === 0 ? [`job ${job.id}: no ranks are connected`] : tables;
     const clearSequence = isTTY && drawnLineCount > 0 ? `\u001b[${drawnLineCount}A\u001b[J` : "";
-    print(`${clearSequence}${lines.join("\n")}\n`);
+    void print(`${clearSequence}${lines.join("\n")}\n`);
     drawnLineCount = lines.length;
   };
 }
 
-function print(text: string): number {
-  process.stdout.write(text);
-  return 0;
+/** Resolves to the exit code when the text is written. An error ends the process. */
+function print(text: string): Promise<number> {
+  return new Promise((resolve) =>
+    process.stdout.write(text, (error) => {
+      if (!error) resolve(0);
+    }),
+  );
 }
 
 function reportError(error: unknown): number {
@@ -121,6 +125,10 @@ function reportError(error: unknown): number {
   return EX_SOFTWARE;
 }
 
-// The reader of the pipe has exited, as in `| head`.
-process.stdout.on("error", () => process.exit(0));
+process.stdout.on("error", ({ code, message }: NodeJS.ErrnoException) => {
+  // The reader of the pipe has exited, as in `| head`.
+  if (code === "EPIPE") process.exit(0);
+  process.stderr.write(`mosaic-top: cannot write to standard output: ${message}; free space, or redirect it\n`);
+  process.exit(1);
+});
 process.exit(await main(process.argv.slice(2)).catch(reportError));
