@@ -217,6 +217,16 @@ describe("the failure report", () => {
   logs /logs/5/stderr.log   exit code 1`);
   });
 
+  it("names the node of a log, and the ranks whose logs are in the log directory", () => {
+    const failure = { ...(diagnoseRecords(createRecord(5, {})) as Failure), logDir: "/logs" };
+    const formatLogs = (nodeRank: number | undefined): readonly string[] =>
+      failureLines({ ...failure, ...(nodeRank === undefined ? {} : { nodeRank }) }).slice(-2);
+    const log = "  logs /logs/5/stderr.log";
+    expect(formatLogs(undefined)).toEqual(["  log directory of all ranks: /logs", `${log}   exit code 1`]);
+    expect(formatLogs(0)).toEqual(["  log directory of the ranks of this node: /logs", `${log}   exit code 1`]);
+    expect(formatLogs(1)).toEqual(["  log directory of the ranks of this node: /logs", `${log} on n0   exit code 1`]);
+  });
+
   it.each([
     [{ code: null, signal: "SIGSEGV" }, "a native addon crashed (SIGSEGV)"],
     [{ code: null, signal: "SIGFPE" }, "a native addon crashed (SIGFPE)"],

@@ -37,8 +37,8 @@ export function failureLines(failure: Failure, isOutputShown = false): readonly 
     ...(error?.help === undefined ? [] : [`  causes and remedies: ${truncate(error.help, failure.log)}`]),
     ...(failure.noRestartReason === undefined ? [] : [`  not restarted: ${failure.noRestartReason}`]),
     `  ${[formatExit(failure), ...formatSecondaryFailures(failure)].join(" · ")}`,
-    ...(failure.logDir === undefined ? [] : [formatLogDir(failure.logDir, failure.areLogsTemporary === true)]),
-    `  logs ${formatPath(failure.log)}   exit code ${code}`,
+    ...formatLogDir(failure),
+    `  logs ${formatPath(failure.log)}${failure.nodeRank ? ` on ${failure.node}` : ""}   exit code ${code}`,
   ];
 }
 
@@ -47,8 +47,13 @@ export function lostNodeLines({ nodeRank, node, reason, afterMs, attempt }: Lost
   return [`✖ node ${nodeRank} (${node}) was lost ${(afterMs / 1000).toFixed(1)} s into attempt ${attempt}: ${reason}`];
 }
 
-const formatLogDir = (dir: string, areLogsTemporary: boolean): string =>
-  `  log directory of all ranks: ${formatPath(dir)}${areLogsTemporary ? `, ${RETENTION_TEXT}; see --log-dir` : ""}`;
+/** In a job on several nodes, the directory contains the logs of other nodes only in a shared file system. */
+function formatLogDir({ logDir, nodeRank, areLogsTemporary }: Failure): readonly string[] {
+  if (logDir === undefined) return [];
+  const ranks = nodeRank === undefined ? "all ranks" : "the ranks of this node";
+  const retention = areLogsTemporary === true ? `, ${RETENTION_TEXT}; see --log-dir` : "";
+  return [`  log directory of ${ranks}: ${formatPath(logDir)}${retention}`];
+}
 
 const formatExit = ({ code, signal }: Failure): string => (signal === null ? `exit ${code}` : `killed by ${signal}`);
 
