@@ -214,10 +214,12 @@ describe("loadCheckpoint changes nothing on any rank if a checkpoint", () => {
     const createWiderModel = (ctx: Context) => new Sequential(new Linear(ctx, 4, 8), new GELU(), new Linear(ctx, 8, 2));
     for (const error of await loadAndExpectError(path, createWiderModel)) {
       expect(error).toBeInstanceOf(StateDictError);
-      expect(String(error)).toMatch(/missing "2\.weight", "2\.bias"; unexpected "3\.bias", "3\.weight"/);
+      expect(String(error)).toMatch(
+        /^StateDictError: loadCheckpoint: \S+sound: Sequential\.loadStateDict: .* missing "2\.weight", "2\.bias"; unexpected "3\.bias", "3\.weight"/,
+      );
     }
     expect(String((await loadAndExpectError(await saveCheckpointFile(optimizers.ScheduleFreeAdamW)))[0])).toMatch(
-      /the state of AdamW, received the state of ScheduleFreeAdamW/,
+      /^StateDictError: loadCheckpoint: \S+: .*the state of AdamW, received the state of ScheduleFreeAdamW/,
     );
     expect(String((await loadAndExpectError(path, buildModel, 4))[0])).toMatch(
       /seed 4, the seed of the context, received 3; pass seed: 3 to init/,

@@ -1,12 +1,19 @@
 import { spawnSync } from "node:child_process";
 import { randomUUID } from "node:crypto";
-import { mkdirSync, readdirSync, readFileSync, writeFileSync } from "node:fs";
+import { lstatSync, mkdirSync, readdirSync, readFileSync, symlinkSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
 import { fromArray, type HostTensor, Linear, ones, type Tensor } from "@mosaic/core";
 import { describe, expect, test, vi } from "vitest";
 import { elementBytes } from "../src/safetensors/format.ts";
-import { FileError, openSafetensors, readSafetensors, type SafetensorsFile, writeSafetensors } from "../src/index.ts";
+import {
+  FileError,
+  openSafetensors,
+  readSafetensors,
+  type SafetensorsFile,
+  tokenFile,
+  writeSafetensors,
+} from "../src/index.ts";
 import { file, directory } from "./reference/directory.ts";
 import { generateNumbers } from "./reference/numbers.ts";
 import { onOneRank } from "./reference/world.ts";
@@ -36,6 +43,16 @@ describe("readSafetensors", () => {
       );
       await expect(read(directory())).rejects.toThrow(/^\w+: \S+: expected a safetensors file, received a directory;/);
     }
+  });
+
+  test("rejects a FIFO, for which a read would wait, and a device", async () => {
+    const fifo = join(directory(), "fifo");
+    spawnSync("mkfifo", [fifo]);
+    for (const read of [readSafetensors, openSafetensors]) {
+      await expect(read(fifo)).rejects.toThrow(/^\w+: \S+fifo: expected a safetensors file, received a FIFO; correct/);
+      await expect(read("/dev/null")).rejects.toThrow(/expected a safetensors file, received a character device;/);
+    }
+    expect(() => tokenFile(fifo)).toThrow(/^tokenFile: \S+fifo: expected a file of tokens, received a FIFO; correct/);
   });
 
   // Byte for byte the output of Python's safetensors 0.4 for save({"b": [[1, 2]] float32, "a": [3] int64}, {"format":
@@ -298,11 +315,24 @@ describe("writeSafetensors", () => {
     const home = directory();
     const folder = join(home, "folder");
     mkdirSync(folder);
-    await expect(writeSafetensors(folder, new Map([["x", host([1])]]))).rejects.toThrow(FileError);
-    await expect(writeSafetensors(folder, new Map([["x", host([1])]]))).rejects.toThrow(
-      /^[^:]*folder: expected a file that can be written, received EISDIR: .*; free space/,
-    );
-    expect(readdirSync(home)).toEqual(["folder"]);
+    const fifo = join(home, "fifo");
+    spawnSync("mkfifo", [fifo]);
+    const device = join(home, "device");
+    symlinkSync("/dev/null", device);
+    for (const [path, kind] of [
+      [folder, "a directory"],
+      [fifo, "a FIFO"],
+      [device, "a character device"],
+    ] as const) {
+      const error = await writeSafetensors(path, new Map([["x", host([1])]])).catch((reason: unknown) => reason);
+      expect(error).toBeInstanceOf(FileError);
+      expect((error as Error).message).toBe(
+        `${path}: expected a file that can be written, received ${kind}; free space, correct the path or its permissions; an existing file was not changed`,
+      );
+    }
+    expect(lstatSync(device).isSymbolicLink()).toBe(true);
+    expect(lstatSync(fifo).isFIFO()).toBe(true);
+    expect(readdirSync(home)).toEqual(["device", "fifo", "folder"]);
   });
 
   test("keeps the existing file if it fails", async () => {

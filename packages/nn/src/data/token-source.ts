@@ -1,4 +1,4 @@
-import { closeSync, fstatSync, openSync, readSync } from "node:fs";
+import { closeSync, openSync, readSync, statSync } from "node:fs";
 import {
   defineOptions,
   DisposedError,
@@ -8,6 +8,7 @@ import {
   OptionError,
   type OptionsOf,
 } from "@mosaic/core";
+import { describeOtherFile } from "../safetensors/file-kind.ts";
 import { checkPath, FileError } from "../safetensors/format.ts";
 
 /** A range of tokens. */
@@ -175,13 +176,13 @@ export function tokenFile(path: string, options?: TokenFileOptions): TokenSource
 
 /** Opens a file and returns its descriptor and size. Throws a FileError unless it is a file that can be read. */
 function openTokenFile(path: string): { readonly file: number; readonly size: number } {
-  let received = "a directory";
+  let received: string | undefined;
   let cause: unknown;
   try {
-    const file = openSync(path, "r");
-    const stats = fstatSync(file);
-    if (!stats.isDirectory()) return { file, size: stats.size };
-    closeSync(file);
+    // Before it is opened, because opening a FIFO waits for a process that writes to it.
+    const stats = statSync(path);
+    received = describeOtherFile(stats);
+    if (received === undefined) return { file: openSync(path, "r"), size: stats.size };
   } catch (error) {
     received = (error as Error).message;
     cause = error;

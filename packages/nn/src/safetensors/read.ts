@@ -1,6 +1,6 @@
 // Converts between the bytes of a file and float32. Typed arrays have the machine's byte order, which is little-endian
 // on every platform that has native addons.
-import { open } from "node:fs/promises";
+import { open, stat } from "node:fs/promises";
 import { type DType, dtypeBytes, type HostTensor } from "@mosaic/core";
 import {
   checkPath,
@@ -11,6 +11,7 @@ import {
   parseHeader,
   type TensorEntry,
 } from "./format.ts";
+import { describeOtherFile } from "./file-kind.ts";
 
 /** The part of Node's FileHandle that reading uses, so that declarations do not depend on Node's types. */
 export interface ReadableFile {
@@ -168,12 +169,12 @@ export async function readSafetensors(path: string): Promise<SafetensorsFile> {
 
 /** Opens a file for reading. Throws a FileError unless it is a file that can be read; its cause is the system's error. */
 export async function openFile(where: string, path: string): Promise<ReadableFile> {
-  let received = "a directory";
+  let received: string | undefined;
   let cause: unknown;
   try {
-    const file = await open(path, "r");
-    if (!(await file.stat()).isDirectory()) return file;
-    await file.close();
+    // Before it is opened, because opening a FIFO waits for a process that writes to it.
+    received = describeOtherFile(await stat(path));
+    if (received === undefined) return await open(path, "r");
   } catch (error) {
     received = isMissing(error) ? "no such file" : (error as Error).message;
     cause = error;

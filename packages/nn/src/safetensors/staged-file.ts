@@ -2,9 +2,10 @@
 // host and the process that writes, so that files left by killed processes can be distinguished from files still being
 // written.
 import { randomUUID } from "node:crypto";
-import { type FileHandle, open, readdir, rename, rm } from "node:fs/promises";
+import { type FileHandle, open, readdir, rename, rm, stat } from "node:fs/promises";
 import { hostname } from "node:os";
 import { basename, dirname, join } from "node:path";
+import { describeOtherFile } from "./file-kind.ts";
 import { FileError } from "./format.ts";
 
 /** Temporary files that this process is writing. */
@@ -26,7 +27,8 @@ export interface StagedFile {
  * Writes a file under a temporary name and flushes it to disk. `write` receives a function that appends bytes.
  * Temporary files of the same file that killed processes of this host left are removed.
  *
- * @throws FileError if the system cannot write the file, also from `publish`; an error of `write`.
+ * @throws FileError if the path is that of a directory, a device, a FIFO or a socket, or the system cannot write the
+ * file, also from `publish`; an error of `write`.
  */
 export async function stageFile(
   path: string,
@@ -42,6 +44,7 @@ export async function stageFile(
   };
   // The error of the write is thrown, not that of a removal that fails for the same reason.
   const discardAfterError = (): Promise<void> => discard().catch(() => {});
+  await checkTarget(path);
   ownTemporaryPaths.add(temporaryPath);
   try {
     await removeStaleTemporaryFiles(path);
@@ -69,13 +72,22 @@ export async function stageFile(
   return { path: temporaryPath, publish, discard };
 }
 
+const WRITE_REMEDY = "free space, correct the path or its permissions; an existing file was not changed";
+
+/** Throws a FileError for a path of anything but a regular file, which a rename would replace, as it would a device. */
+async function checkTarget(path: string): Promise<void> {
+  const stats = await stat(path).catch(() => undefined);
+  const received = stats && describeOtherFile(stats);
+  if (received === undefined) return;
+  throw new FileError({ where: path, expected: "a file that can be written", received, remedy: WRITE_REMEDY });
+}
+
 /** Returns a FileError that names the path, which the system's errors of a full disk omit. Returns other errors as they are. */
 function toWriteError(path: string, error: unknown): unknown {
   const { syscall, message } = error as NodeJS.ErrnoException;
   if (syscall === undefined) return error;
-  const remedy = "free space, correct the path or its permissions; an existing file was not changed";
   return new FileError(
-    { where: path, expected: "a file that can be written", received: message, remedy },
+    { where: path, expected: "a file that can be written", received: message, remedy: WRITE_REMEDY },
     { cause: error },
   );
 }

@@ -426,12 +426,23 @@ function checkState(
   const device = model.parameters()[0]?.device ?? ctx.device;
   const modelTensors = describeTensors({ where, file }, "model.", device);
   // With `cast`, so that the error for other dtypes names a remedy that applies to checkpoints.
-  model.loadStateDict(modelTensors, { dryRun: true, cast: true });
+  prefixErrors(where, () => model.loadStateDict(modelTensors, { dryRun: true, cast: true }));
   checkDTypes(where, model, modelTensors);
   if (!optimizer) return;
   if (!stateMetadata.optimizer) throw new StateDictError({ where, expected: "an optimizer's state", received: "none" });
   const tensors = describeTensors({ where, file }, "optimizer.", device);
-  optimizer.loadStateDict({ ...stateMetadata.optimizer, tensors }, { dryRun: true });
+  const state = { ...stateMetadata.optimizer, tensors };
+  prefixErrors(where, () => optimizer.loadStateDict(state, { dryRun: true }));
+}
+
+/** Runs a check. Adds the call and the path of the checkpoint to its StateDictError. */
+function prefixErrors(where: string, check: () => void): void {
+  try {
+    check();
+  } catch (error) {
+    if (!(error instanceof StateDictError)) throw error;
+    throw new StateDictError({ ...error.details, where: `${where}: ${error.details.where}` }, { cause: error });
+  }
 }
 
 /** Throws a StateDictError if the dtype of a parameter or a buffer of the model differs from that in a file. */
