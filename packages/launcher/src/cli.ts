@@ -3,7 +3,7 @@ import { rankVariables, createRankEnvironment } from "./environment.ts";
 import { RendezvousError, UsageError } from "./errors.ts";
 import { AgentStdin } from "./hosts/agent-stdin.ts";
 import type { LaunchEvent, LaunchOptions } from "./job.ts";
-import { type LaunchPlan, resolvePlan, workingDirectory } from "./launch-plan.ts";
+import { type LaunchPlan, MAX_RANKS, resolvePlan, workingDirectory } from "./launch-plan.ts";
 import { type Job, placeholderAssignment, start } from "./launch.ts";
 import { launcherVersion } from "./version.ts";
 import { formatAgentOptions, type HostsSettings, parseHosts } from "./options/hosts.ts";
@@ -18,8 +18,6 @@ import { OutputSink } from "./output/sink.ts";
 import { TextConsole } from "./output/text-console.ts";
 import { jobSecret, TOKEN_VARIABLE, TOKEN_FILE_VARIABLE } from "./secret.ts";
 
-/** The largest world size, as specified in docs/control-plane.md. */
-const MAX_RANKS = 65_536;
 /** EX_SOFTWARE: the launcher itself failed. */
 const EX_SOFTWARE = 70;
 

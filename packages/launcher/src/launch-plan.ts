@@ -12,6 +12,9 @@ import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeR
 /** The longest delay of Node's timers, nearly 25 days. Node replaces a longer delay by one millisecond. */
 export const MAX_TIMER_MS: number = 2 ** 31 - 1;
 
+/** The maximum number of ranks of a job, as specified in docs/control-plane.md. */
+export const MAX_RANKS = 65_536;
+
 /** The maximum number of threads of a CPU device. */
 export const MAX_THREADS = 1024;
 
@@ -51,7 +54,7 @@ const optionKinds: Readonly<Record<keyof LaunchOptions, ArgumentKind>> = {
   ...{ entry: argument.string, args: argument.strings, exec: argument.boolean, cwd: argument.string },
   ...{ env: argument.stringRecord, nodeArgs: argument.strings, imports: argument.strings, threads: argument.number },
   nprocPerNode: {
-    expected: "a positive integer, auto, cpu or gpu",
+    expected: "an integer, auto, cpu or gpu",
     accepts: (value) => typeof value === "number" || nprocKeywords.includes(value as string),
   },
   ...{ role: argument.string, rdzvId: argument.string, masterPort: argument.number, graceMs: argument.number },
@@ -197,8 +200,9 @@ function checkInteger(name: string, value: number, max: number = Number.MAX_SAFE
 
 function resolveProcesses(requestedProcesses: number | "auto" | "cpu" | "gpu", environment: NodeJS.ProcessEnv): number {
   if (typeof requestedProcesses === "number") {
-    if (Number.isSafeInteger(requestedProcesses) && requestedProcesses > 0) return requestedProcesses;
-    throw new UsageError(`nproc-per-node: expected a positive integer, received ${requestedProcesses}`);
+    if (Number.isInteger(requestedProcesses) && requestedProcesses >= 1 && requestedProcesses <= MAX_RANKS)
+      return requestedProcesses;
+    throw new UsageError(`nproc-per-node: expected an integer from 1 to ${MAX_RANKS}, received ${requestedProcesses}`);
   }
   if (requestedProcesses === "cpu") return availableCpus(environment);
   const gpuCount = countGpus(environment);

@@ -125,7 +125,10 @@ describe("a launch plan", () => {
   it("rejects invalid and unknown options", () => {
     const noGpus = { CUDA_VISIBLE_DEVICES: "" };
     expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: "gpu" }, noGpus)).toThrow(/no NVIDIA GPU found/);
-    expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: 0 })).toThrow(/positive integer/);
+    for (const nprocPerNode of [0, 1.5, 65_537])
+      expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode })).toThrow(
+        `nproc-per-node: expected an integer from 1 to 65536, received ${nprocPerNode}`,
+      );
     expect(() => resolvePlan({ entry: "sh", exec: true, nodeArgs: ["-x"] })).toThrow(/apply only to Node/);
     expect(() => resolvePlan({ entry: "sh", exec: true, rdzvId: "a b" })).toThrow(/--rdzv-id: expected/);
     for (const name of ["graceMs", "failureGraceMs", "timeoutMs", "restartBackoffMs", "restartResetMs", "minUptimeMs"])
