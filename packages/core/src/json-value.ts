@@ -29,7 +29,7 @@ function checkNestedValue(where: string, value: unknown, ancestors: readonly unk
     });
   };
   if (isJsonPrimitive(value)) return;
-  if (typeof value !== "object") return fail(typeof value === "function" ? "a function" : String(value));
+  if (typeof value !== "object") return fail(formatValue(value));
   if (ancestors.includes(value)) return fail("a circular reference");
   const nestedAncestors = [...ancestors, value];
   const [symbolKey] = Object.getOwnPropertySymbols(value);

@@ -17,7 +17,7 @@ test("checkJsonValue names the path of the first value that JSON would drop or c
     [undefined, "x", "undefined"],
     [{ a: [0, Number.NaN] }, "x.a[1]", "NaN"],
     [{ a: { b: -Infinity } }, "x.a.b", "-Infinity"],
-    [[1n], "x[0]", "1"],
+    [[1n], "x[0]", "1n"],
     [[() => {}], "x[0]", "a function"],
     [[Symbol("s")], "x[0]", "Symbol(s)"],
     // oxlint-disable-next-line no-sparse-arrays -- JSON changes holes to null
