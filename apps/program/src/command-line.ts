@@ -1,8 +1,8 @@
 import { getEventListeners } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
-import { constants, tmpdir } from "node:os";
+import { tmpdir } from "node:os";
 import { join } from "node:path";
-import { RanksFailedError } from "./ranks.ts";
+import { RanksFailedError, SignalError } from "./ranks.ts";
 
 /** Error of an invalid command line. The message states what is expected. */
 export class UsageError extends Error {
@@ -27,8 +27,9 @@ export function abortOnSignals(): AbortSignal {
     process.on(name, () => {
       // The launcher listens while it has ranks to terminate. Otherwise there is nothing to wait for.
       const hasRanks = getEventListeners(abortController.signal, "abort").length > 0;
-      abortController.abort();
-      if (!hasRanks) process.exit(128 + constants.signals[name]);
+      const reason = new SignalError(name);
+      abortController.abort(reason);
+      if (!hasRanks) process.exit(reason.exitCode);
     });
   }
   return abortController.signal;

@@ -1,3 +1,4 @@
+import { constants } from "node:os";
 import { fileURLToPath } from "node:url";
 import { type Failure, type LaunchEvent, type Result, launch } from "@mosaic/launcher";
 
@@ -20,12 +21,26 @@ export interface RankProgram {
   readonly ranks: number;
 }
 
-/** Starts ranks, and restarts them if one dies. Output other than reports is written to stderr. */
-export function launchRanks<Report>(
+/** Reason for which `abortOnSignals` aborts. */
+export class SignalError extends Error {
+  override readonly name: string = "SignalError";
+  /** Exit code of a program that the signal ends, as in a shell. */
+  readonly exitCode: number;
+  constructor(signal: NodeJS.Signals) {
+    super(`received ${signal}`);
+    this.exitCode = 128 + constants.signals[signal];
+  }
+}
+
+/**
+ * Starts ranks, and restarts them if one dies. Output other than reports is written to stderr. The launcher sends
+ * SIGTERM to the ranks of an aborted job; the exit code is that of the signal that this program received.
+ */
+export async function launchRanks<Report>(
   { entry, args, ranks }: RankProgram,
   { onReport, onEvent, ...options }: RankLaunchOptions<Report> = {},
 ): Promise<Result> {
-  return launch({
+  const result = await launch({
     maxRestarts: 3,
     ...options,
     entry: fileURLToPath(entry),
@@ -39,6 +54,9 @@ export function launchRanks<Report>(
       else process.stderr.write(`[${event.rank}] ${event.text}\n`);
     },
   });
+  const reason: unknown = options.abort?.reason;
+  if (result.outcome !== "cancelled" || !(reason instanceof SignalError)) return result;
+  return { ...result, exitCode: reason.exitCode };
 }
 
 function parseReport<Report>(line: string): Report | undefined {

@@ -1,4 +1,5 @@
-import { spawnSync } from "node:child_process";
+import { spawn, spawnSync } from "node:child_process";
+import { once } from "node:events";
 import { appendFileSync, existsSync, mkdtempSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
@@ -13,6 +14,8 @@ import {
   RanksFailedError,
   UsageError,
 } from "../src/index.ts";
+
+const distUrl = new URL("../dist/index.js", import.meta.url).href;
 
 function directory(): string {
   const path = mkdtempSync(join(tmpdir(), "program-test-"));
@@ -39,7 +42,7 @@ test("a learning curve keeps its lines if truncating it fails", () => {
   const path = join(directory(), "curve.jsonl");
   const lines = '{"step":1}\n{"step":2}\n{"step":3}\n';
   writeFileSync(path, lines);
-  const program = `import { LearningCurve } from ${JSON.stringify(new URL("../dist/index.js", import.meta.url).href)};
+  const program = `import { LearningCurve } from ${JSON.stringify(distUrl)};
     new LearningCurve(${JSON.stringify(path)}).truncateAfter(2);`;
   // Files may have at most 0 bytes.
   const command = "trap '' XFSZ; ulimit -f 0; \"$@\"";
@@ -75,6 +78,29 @@ test("launchRanks reports the JSON lines of rank 0, and an error includes the fa
   expect(() => throwIfFailed(failedRun)).toThrow(/rank 1 failed \(exit 1\): .*no data/s);
 });
 
+test.each([
+  ["SIGINT", 130],
+  ["SIGTERM", 143],
+] as const)("a program that %s ends while ranks run has the exit code of the signal", async (signal, code) => {
+  const [rank, path] = [join(directory(), "rank.mjs"), join(directory(), "program.mjs")];
+  writeFileSync(rank, 'console.error("rank started"); setInterval(() => {}, 1000);');
+  writeFileSync(
+    path,
+    `import { abortOnSignals, launchRanks, runProgram, throwIfFailed } from ${JSON.stringify(distUrl)};
+    const abort = abortOnSignals();
+    const program = { entry: new URL(${JSON.stringify(pathToFileURL(rank).href)}), args: [], ranks: 1 };
+    process.exitCode = await runProgram("usage", async () => throwIfFailed(await launchRanks(program, { abort })));`,
+  );
+  const child = spawn(process.execPath, [path], { stdio: ["ignore", "inherit", "pipe"] });
+  let stderr = "";
+  child.stderr.setEncoding("utf8").on("data", (text: string) => {
+    stderr += text;
+    if (text.includes("rank started")) child.kill(signal);
+  });
+  expect(await once(child, "close")).toEqual([code, null]);
+  expect(stderr).toBe("[0] rank started\ncancelled\n");
+});
+
 test("Progress prints one line per 10 % if the output is not a terminal", () => {
   const lines: string[] = [];
   const showProgress = new Progress({ isTTY: false, write: (line: string) => lines.push(line) } as never).begin();
@@ -90,7 +116,7 @@ function runWriter(numLines: number, redirection: string): { readonly status: nu
   writeFileSync(
     path,
     `import { writeFileSync } from "node:fs";
-    import { runProgram } from ${JSON.stringify(new URL("../dist/index.js", import.meta.url).href)};
+    import { runProgram } from ${JSON.stringify(distUrl)};
     process.exitCode = await runProgram("usage", async () => {
       for (let i = 0; i < ${numLines}; i++) {
         process.stdout.write("line " + i + "\\n");

@@ -179,14 +179,14 @@ describe("the program", () => {
   });
 
   it.each([
-    ["attention on 2 ranks", 143, /cancelled/],
-    ["single-device attention", 130, /single-device/],
-    ["comparing a sample with float64", 130, /float64/],
-  ])("ends at Ctrl-C during: %s, and leaves no files", async (interruptAt, code, expectedText) => {
+    ["attention on 2 ranks", /cancelled/],
+    ["single-device attention", /single-device/],
+    ["comparing a sample with float64", /float64/],
+  ])("ends at Ctrl-C during: %s, and leaves no files", async (interruptAt, expectedText) => {
     const temporaryDirectory = mkdtempSync(join(directory, "tmp-"));
     const args = ["--tokens", "6000", "--heads", "4", "--dim", "32", "--ranks", "2", "--svg", ""];
     const result = await run(args, { TMPDIR: temporaryDirectory }, interruptAt);
-    expect(result).toMatchObject({ code, stderr: expect.stringMatching(expectedText) });
+    expect(result).toMatchObject({ code: 130, stderr: expect.stringMatching(expectedText) });
     expect(result.stdout).not.toContain("as accurate as");
     expect(readdirSync(temporaryDirectory).filter((name) => name.startsWith("mosaic-quickstart-"))).toEqual([]);
   });
