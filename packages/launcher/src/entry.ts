@@ -3,6 +3,7 @@ import { createRequire } from "node:module";
 import { delimiter, extname, isAbsolute, join, resolve } from "node:path";
 import { fileURLToPath, pathToFileURL } from "node:url";
 import { UsageError } from "./errors.ts";
+import { ignoreErrors } from "./ignore-errors.ts";
 
 /** The command that starts one rank. */
 export interface Command {
@@ -62,22 +63,13 @@ export function programCommand({ entry, args, cwd }: EntryOptions): Command {
   const program = candidates.find(isExecutable);
   if (program !== undefined) return { program, args };
   const isFile = (path: string): boolean => statSync(path, { throwIfNoEntry: false })?.isFile() === true;
-  const filePath = candidates.find((path) => tryRead(() => isFile(path)) === true);
+  const filePath = candidates.find((path) => ignoreErrors(() => isFile(path)) === true);
   if (filePath !== undefined)
     throw new UsageError(`--exec ${entry}: ${filePath} has no execute permission; run chmod +x ${filePath}`);
   if (!entry.includes("/")) throw new UsageError(`--exec ${entry}: not found on PATH`);
   const path = candidates[0] as string;
-  const pathExists = tryRead(() => statSync(path, { throwIfNoEntry: false })) !== undefined;
+  const pathExists = ignoreErrors(() => statSync(path, { throwIfNoEntry: false })) !== undefined;
   throw new UsageError(`--exec ${entry}: ${pathExists ? "not a file" : "no such file"} (${path})`);
-}
-
-/** Returns undefined if the operation throws, for example in a directory that this user may not enter. */
-function tryRead<T>(operation: () => T): T | undefined {
-  try {
-    return operation();
-  } catch {
-    return undefined;
-  }
 }
 
 /** Returns the path of the first executable file called `name` on PATH. */
@@ -88,10 +80,17 @@ export function findProgram(name: string): string | undefined {
     .find(isExecutable);
 }
 
+/** Throws UsageError unless the path is that of a file that this user may read. */
 function requireFile(path: string, entryText: string): void {
-  const stat = statSync(path, { throwIfNoEntry: false });
-  if (stat === undefined) throw new UsageError(`entry ${entryText}: no such file (${path})`);
-  if (!stat.isFile()) throw new UsageError(`entry ${entryText}: not a file (${path})`);
+  try {
+    if (!statSync(path).isFile()) throw new UsageError(`entry ${entryText}: not a file (${path})`);
+    accessSync(path, constants.R_OK);
+  } catch (error) {
+    if (error instanceof UsageError) throw error;
+    const { code = "", message } = error as NodeJS.ErrnoException;
+    const isMissing = ["ENOENT", "ENOTDIR"].includes(code);
+    throw new UsageError(`entry ${entryText}: ${isMissing ? `no such file (${path})` : `cannot be read: ${message}`}`);
+  }
 }
 
 function loaderArguments(path: string, options: EntryOptions, node: TypeScriptSupport): readonly string[] {

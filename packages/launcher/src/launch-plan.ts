@@ -5,6 +5,7 @@ import { resolve } from "node:path";
 import { argument, type ArgumentKind, mismatch } from "./arguments.ts";
 import { type Command, nodeCommand, programCommand } from "./entry.ts";
 import { UsageError } from "./errors.ts";
+import { ignoreErrors } from "./ignore-errors.ts";
 import type { LaunchOptions } from "./job.ts";
 import { findClosestMatch } from "./options/closest-match.ts";
 import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeRange } from "./options/endpoint.ts";
@@ -93,7 +94,7 @@ function checkOptions(options: LaunchOptions): void {
 export function resolvePlan(options: LaunchOptions, environment: NodeJS.ProcessEnv = process.env): LaunchPlan {
   checkOptions(options);
   const cwd = options.cwd ?? workingDirectory();
-  if (statSync(cwd, { throwIfNoEntry: false })?.isDirectory() !== true)
+  if (ignoreErrors(() => statSync(cwd))?.isDirectory() !== true)
     throw new UsageError(`cwd: expected an existing directory, received ${JSON.stringify(cwd)}`);
   const { entry, args = [], nodeArgs = [], imports = [] } = options;
   if (options.exec === true && nodeArgs.length + imports.length > 0)

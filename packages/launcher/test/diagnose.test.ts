@@ -228,8 +228,8 @@ describe("the failure report", () => {
   });
 
   it.each([
-    [{ code: null, signal: "SIGSEGV" }, "a native addon crashed (SIGSEGV)"],
-    [{ code: null, signal: "SIGFPE" }, "a native addon crashed (SIGFPE)"],
+    [{ code: null, signal: "SIGSEGV" }, "native code crashed (SIGSEGV)"],
+    [{ code: null, signal: "SIGFPE" }, "native code crashed (SIGFPE)"],
     [{ code: null, signal: "SIGABRT", stderrTail: ["FATAL ERROR: heap out of memory"] }, "the JavaScript heap is full"],
     [{ code: 134, stderrTail: ["FATAL ERROR: heap out of memory"] }, "the JavaScript heap is full"],
     [{ code: null, signal: "SIGKILL" }, "killed by another process"],

@@ -1,10 +1,11 @@
-import { chmodSync, mkdirSync, writeFileSync } from "node:fs";
+import { spawnSync } from "node:child_process";
+import { chmodSync, mkdirSync, symlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { pathToFileURL } from "node:url";
 import { describe, expect, it, onTestFinished, vi } from "vitest";
 import { countGpus, resolvePlan } from "../src/launch-plan.ts";
 import { type Command, nodeCommand, programCommand } from "../src/entry.ts";
-import { testDir } from "./harness.ts";
+import { CLI, testDir } from "./harness.ts";
 
 function createCommand(entry: string, node = { version: "20.19.0", stripsTypes: false }): Command {
   return nodeCommand({ entry, args: ["a"], cwd: testDir(), nodeArgs: ["--trace"], imports: ["./setup.mjs"] }, node);
@@ -51,6 +52,23 @@ describe("a Node entry", () => {
       ...ownLoaderArgs,
       ...otherArgs,
     ]);
+  });
+
+  it("is rejected if it cannot be read", () => {
+    symlinkSync("loop.mjs", join(testDir(), "loop.mjs"));
+    expect(() => createCommand("loop.mjs")).toThrow(/^entry loop\.mjs: cannot be read: ELOOP: /);
+    expect(() => createCommand(`${"a".repeat(300)}.mjs`)).toThrow(/^entry a+\.mjs: cannot be read: ENAMETOOLONG: /);
+    const entry = join(testDir(), file("private.mjs"));
+    chmodSync(entry, 0);
+    // Without capabilities, root may not read it either.
+    const dropCapabilities = process.getuid?.() === 0 ? ["setpriv", "--bounding-set", "-all"] : [];
+    const [program = "", ...args] = [...dropCapabilities, process.execPath, CLI];
+    const nodeOptions = ["-N", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost"];
+    for (const options of [[], nodeOptions]) {
+      const { status, stderr } = spawnSync(program, [...args, ...options, "-n", "1", entry], { encoding: "utf8" });
+      expect(stderr).toMatch(/^mosaic-run: entry \S+private\.mjs: cannot be read: EACCES: .*\n$/);
+      expect(status).toBe(2);
+    }
   });
 
   it("is rejected with a remedy if it is missing or unsupported", () => {
@@ -136,6 +154,10 @@ describe("a launch plan", () => {
         expect(() => resolvePlan({ entry: "sh", exec: true, [name]: ms })).toThrow(
           `${name}: expected a time from 0 to`,
         );
+    symlinkSync("loop", join(testDir(), "loop"));
+    expect(() => resolvePlan({ entry: "sh", exec: true, cwd: join(testDir(), "loop") })).toThrow(
+      /^cwd: expected an existing directory, received ".*loop"$/,
+    );
     const unknown =
       (name: string): (() => unknown) =>
       () =>

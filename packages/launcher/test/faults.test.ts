@@ -128,7 +128,7 @@ describe("a rank that fails or exits early", { repeats: numRepeats }, () => {
 
   it("is reported with a hint after a segmentation fault", async () => {
     const outcome = await runFault("segfaults");
-    expect(extractReport(outcome)).toMatch(/: killed by SIGSEGV\n {2}hint: a native addon crashed/);
+    expect(extractReport(outcome)).toMatch(/: killed by SIGSEGV\n {2}hint: native code crashed/);
     expect(outcome.code).toBe(139);
   });
 

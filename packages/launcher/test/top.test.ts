@@ -204,6 +204,7 @@ describe("the job to watch", () => {
     expect(() => findJob("x", jobs)).toThrow(
       'expected a running job, received "x"; running jobs: train-12ab, train-98cd',
     );
+    expect(() => findJob("x".repeat(300), jobs)).toThrow(/expected a running job, received "x+"; running jobs:/);
     expect(() => findJob("train", jobs)).toThrow("running jobs: train-12ab, train-98cd");
     expect(() => findJob(undefined, jobs)).toThrow("expected a run id, received none; running jobs: train-12ab");
     expect(() => findJob(undefined, [])).toThrow("no mosaic-run job of this user is running on this host");

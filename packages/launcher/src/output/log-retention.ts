@@ -11,8 +11,8 @@ import {
 } from "node:fs";
 import { tmpdir, userInfo } from "node:os";
 import { join } from "node:path";
-
 import { UsageError } from "../errors.ts";
+import { ignoreErrors } from "../ignore-errors.ts";
 
 const LOG_DIRECTORY_PREFIX = "mosaic-logs-";
 /**
@@ -166,13 +166,5 @@ function truncateToTail(path: string, size: number, maxBytes: number): void {
     ftruncateSync(fd, maxBytes);
   } finally {
     closeSync(fd);
-  }
-}
-
-function ignoreErrors<T>(operation: () => T): T | undefined {
-  try {
-    return operation();
-  } catch {
-    return undefined;
   }
 }

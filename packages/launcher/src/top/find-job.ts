@@ -1,6 +1,7 @@
 import { existsSync, readdirSync, readFileSync, statSync } from "node:fs";
 import { basename, resolve } from "node:path";
 import { UsageError } from "../errors.ts";
+import { ignoreErrors } from "../ignore-errors.ts";
 import { readProcessEnvironments } from "../ranks/process-table.ts";
 import { TOKEN_FILE_VARIABLE } from "../secret.ts";
 
@@ -64,7 +65,7 @@ function requireSingleJob(
 }
 
 function classifyPath(path: string): "socket" | "directory" | "other" {
-  const stat = statSync(path, { throwIfNoEntry: false });
+  const stat = ignoreErrors(() => statSync(path));
   return stat?.isSocket() ? "socket" : stat?.isDirectory() ? "directory" : "other";
 }
 
