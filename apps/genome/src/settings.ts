@@ -1,5 +1,4 @@
-import { parseArgs } from "node:util";
-import { parseChoice, toOptionName, UsageError } from "@mosaic/program";
+import { parseChoice, parseFlags, toOptionName, UsageError } from "@mosaic/program";
 import { HELD_OUT_RANGE, MOTIF_LENGTH } from "./masked-bases.ts";
 
 const sharedDefaults = {
@@ -102,7 +101,8 @@ type FixedOptions = Readonly<Record<string, string>>;
 
 /** Parses the options of a training. Throws a UsageError for invalid options and for fixed ones. */
 export function parseSettings(args: readonly string[], fixedOptions: FixedOptions = {}): Settings {
-  const parsedOptions = parseFlags(args);
+  const names = ["task", "method", "output-dir", ...[...integerOptions, ...numberOptions].map(toOptionName)];
+  const parsedOptions = parseFlags(args, Object.fromEntries(names.map((name) => [name, { type: "string" } as const])));
   const redundantFlag = Object.keys(fixedOptions).find((flag) => parsedOptions[flag] !== undefined);
   if (redundantFlag !== undefined) {
     const receivedText = `"${parsedOptions[redundantFlag]}"`;
@@ -180,16 +180,6 @@ function checkSettings(settings: Settings): Settings {
     );
   }
   return settings;
-}
-
-function parseFlags(args: readonly string[]): Readonly<Record<string, string | undefined>> {
-  const names = ["task", "method", "output-dir", ...[...integerOptions, ...numberOptions].map(toOptionName)];
-  const options = Object.fromEntries(names.map((name) => [name, { type: "string" } as const]));
-  try {
-    return parseArgs({ args: [...args], options, strict: true }).values;
-  } catch (error) {
-    throw new UsageError((error as Error).message, { cause: error });
-  }
 }
 
 function parseNumber(name: string, text: string, allowsFractions: boolean): number {

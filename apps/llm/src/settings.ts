@@ -1,5 +1,4 @@
-import { parseArgs } from "node:util";
-import { toOptionName, UsageError } from "@mosaic/program";
+import { parseFlags, toOptionName, UsageError } from "@mosaic/program";
 
 export { UsageError };
 
@@ -226,15 +225,10 @@ function parseOptions(
   options: Readonly<Record<string, OptionHelp>>,
   defaultsByTask: Readonly<Record<string, Readonly<Record<string, string | number>>>> = {},
 ): Record<string, string | number> {
-  let parsedValues: Readonly<Record<string, unknown>>;
-  try {
-    const flags = Object.fromEntries(
-      Object.keys(options).map((name) => [toOptionName(name), { type: "string" } as const]),
-    );
-    parsedValues = parseArgs({ args: [...args], options: flags, strict: true }).values;
-  } catch (error) {
-    throw new UsageError((error as Error).message, { cause: error });
-  }
+  const flags = Object.fromEntries(
+    Object.keys(options).map((name) => [toOptionName(name), { type: "string" } as const]),
+  );
+  const parsedValues = parseFlags(args, flags);
   const defaults = defaultsByTask[String(parsedValues["task"])] ?? {};
   const parsedEntries = Object.entries(options).map(([name, option]): [string, string | number] => {
     const text = parsedValues[toOptionName(name)];

@@ -40,11 +40,16 @@ test.each([
     ["needle", "--model", model, "--backend", "local"],
     /^--backend: expected ring, flex or ulysses if --ranks exceeds 1/,
   ],
+  [["trian"], /^command: expected one of train, .*, received "trian"; see --help$/],
+  [["train", "--stepz", "1"], /^Unknown option '--stepz'; --help lists all options$/],
+  [["train", "--steps"], /^Option '--steps <value>' argument missing; --help lists all options$/],
+  [["train", "extra"], /^Unexpected argument 'extra'. .*; --help lists all options$/],
   [["train", "--out", file], /^--out: expected a folder that can be written, received .*file: ENOTDIR/],
 ])("%j is a usage error before ranks are started", (args, message) => {
   const { status, stdout, stderr } = run(...args);
   expect([status, stdout]).toEqual([2, ""]);
-  expect(stderr).toMatch(message);
+  expect(stderr.slice(0, -1)).toMatch(message);
+  expect(stderr.split("\n")).toEqual([expect.anything(), ""]);
 });
 
 test("generate writes the prompt and its continuation", () => {

@@ -2,6 +2,7 @@ import { getEventListeners } from "node:events";
 import { mkdtempSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
+import { parseArgs, type ParseArgsConfig } from "node:util";
 import { RanksFailedError, SignalError } from "./ranks.ts";
 
 /** Error of an invalid command line. The message states what is expected. */
@@ -12,6 +13,23 @@ export class UsageError extends Error {
 /** Returns the option name of a setting: "learning-rate" for "learningRate". */
 export const toOptionName = (setting: string): string =>
   setting.replace(/[A-Z]/g, (letter) => `-${letter.toLowerCase()}`);
+
+type OptionConfig = NonNullable<ParseArgsConfig["options"]>;
+type OptionValues<Options extends OptionConfig> = ReturnType<typeof parseArgs<{ options: Options }>>["values"];
+
+/** Parses options by `parseArgs` of Node. Throws a UsageError of one line for unknown options and for missing values. */
+export function parseFlags<const Options extends OptionConfig>(
+  args: readonly string[],
+  options: Options,
+): OptionValues<Options> {
+  try {
+    return parseArgs({ args: [...args], options, strict: true }).values;
+  } catch (error) {
+    // Node's advice on arguments that begin with "-" follows the first sentence.
+    const [message] = (error as Error).message.split(/\. To specify a positional argument|\.?\n/);
+    throw new UsageError(`${message}; --help lists all options`, { cause: error });
+  }
+}
 
 /** Returns the text of an option if it is one of the choices. Throws a UsageError otherwise. */
 export function parseChoice<T extends string>(name: string, text: string, choices: readonly T[]): T {
@@ -56,22 +74,21 @@ class OutputErrors {
  * Runs `body` and returns the program's exit code: the result of `body`, 2 for a UsageError, the exit code of failed
  * ranks, or 1 if the output cannot be written. Prints these errors. A closed pipe is not an error.
  */
-export async function runProgram(usage: string, body: () => Promise<number>): Promise<number> {
+export async function runProgram(body: () => Promise<number>): Promise<number> {
   const outputErrors = new OutputErrors();
-  const exitCode = await runBody(usage, body);
+  const exitCode = await runBody(body);
   const outputError = await outputErrors.find();
   if (!outputError) return exitCode;
   console.error(`cannot write to standard output: ${outputError.message}`);
   return exitCode === 0 ? 1 : exitCode;
 }
 
-async function runBody(usage: string, body: () => Promise<number>): Promise<number> {
+async function runBody(body: () => Promise<number>): Promise<number> {
   try {
     return await body();
   } catch (error) {
-    if (error instanceof UsageError) console.error(`${error.message}\n\n${usage}`);
-    else if (error instanceof RanksFailedError) console.error(error.message);
-    else throw error;
+    if (!(error instanceof UsageError || error instanceof RanksFailedError)) throw error;
+    console.error(error.message);
     return error instanceof UsageError ? 2 : error.exitCode;
   }
 }
@@ -81,7 +98,7 @@ export type Commands = Readonly<Record<string, (args: readonly string[]) => Prom
 
 /** Runs one of several commands, or prints the usage for --help. Returns the exit code. */
 export function runCommand(argv: readonly string[], usage: string, commands: Commands): Promise<number> {
-  return runProgram(usage, async () => {
+  return runProgram(async () => {
     const [name = "--help", ...args] = argv;
     if (name === "--help" || args.includes("--help")) {
       console.log(usage);
@@ -89,7 +106,8 @@ export function runCommand(argv: readonly string[], usage: string, commands: Com
     }
     const command = Object.hasOwn(commands, name) ? commands[name] : undefined;
     if (!command) {
-      throw new UsageError(`command: expected one of ${Object.keys(commands).join(", ")}, received "${name}"`);
+      const commandNames = Object.keys(commands).join(", ");
+      throw new UsageError(`command: expected one of ${commandNames}, received "${name}"; see --help`);
     }
     await command(args);
     return 0;

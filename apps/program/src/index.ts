@@ -1,6 +1,7 @@
 export {
   abortOnSignals,
   parseChoice,
+  parseFlags,
   runCommand,
   runProgram,
   toOptionName,

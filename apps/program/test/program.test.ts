@@ -89,7 +89,7 @@ test.each([
     `import { abortOnSignals, launchRanks, runProgram, throwIfFailed } from ${JSON.stringify(distUrl)};
     const abort = abortOnSignals();
     const program = { entry: new URL(${JSON.stringify(pathToFileURL(rank).href)}), args: [], ranks: 1 };
-    process.exitCode = await runProgram("usage", async () => throwIfFailed(await launchRanks(program, { abort })));`,
+    process.exitCode = await runProgram(async () => throwIfFailed(await launchRanks(program, { abort })));`,
   );
   const child = spawn(process.execPath, [path], { stdio: ["ignore", "inherit", "pipe"] });
   let stderr = "";
@@ -117,7 +117,7 @@ function runWriter(numLines: number, redirection: string): { readonly status: nu
     path,
     `import { writeFileSync } from "node:fs";
     import { runProgram } from ${JSON.stringify(distUrl)};
-    process.exitCode = await runProgram("usage", async () => {
+    process.exitCode = await runProgram(async () => {
       for (let i = 0; i < ${numLines}; i++) {
         process.stdout.write("line " + i + "\\n");
         await new Promise((resolve) => setTimeout(resolve, 1));

@@ -1,8 +1,7 @@
 import { existsSync, readFileSync, statSync } from "node:fs";
 import { dirname } from "node:path";
-import { parseArgs } from "node:util";
 import { parseProfile } from "@mosaic/attention/planner";
-import { parseChoice, UsageError } from "@mosaic/program";
+import { parseChoice, parseFlags, UsageError } from "@mosaic/program";
 import { backendNames, gridDimensions } from "./backends.ts";
 import {
   type MaskChoice,
@@ -72,7 +71,7 @@ export const help: string = `Computes exact attention over one long sequence tha
 
 /** Parses the command line, without node and script. Returns the settings or "help", or throws a UsageError. */
 export function parseSettings(args: readonly string[]): Settings | "help" {
-  const values = parseFlags(args);
+  const values = parseFlags(args, options);
   if (values.help) return "help";
   const backend = parseChoice("backend", values.backend, backendNames());
   const heads = parseInteger("heads", values.heads, [1, 256]);
@@ -169,14 +168,6 @@ function parsePlacement(
 
 function twoDimensionalBackends(): readonly string[] {
   return backendNames().filter((name) => gridDimensions(name) !== undefined);
-}
-
-function parseFlags(args: readonly string[]): ReturnType<typeof parseArgs<{ options: typeof options }>>["values"] {
-  try {
-    return parseArgs({ args: [...args], options, strict: true, allowPositionals: false }).values;
-  } catch (error) {
-    throw new UsageError((error as Error).message, { cause: error });
-  }
 }
 
 function parseInteger(name: string, text: string, [low, high]: readonly [number, number]): number {

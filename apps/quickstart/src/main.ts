@@ -17,7 +17,7 @@ import { verify } from "./verify.ts";
 
 const abortSignal = abortOnSignals();
 
-process.exitCode = await runProgram(help, async () => {
+process.exitCode = await runProgram(async () => {
   const settings = parseSettings(process.argv.slice(2));
   if (settings !== "help") return withTemporaryDirectory("mosaic-quickstart-", (path) => runDemo(settings, path));
   console.log(help);
