@@ -45,8 +45,8 @@ test.each([
   [{ prompt: [300] }, "prompt", /ids below 300; received 300/],
   [{ prompt: null }, "prompt", /prompt: expected a string, or an array of token ids, received none/],
   [{ stream: "yes" }, "stream", /stream: expected true or false/],
-  [{ messages: [] }, "messages", /"messages": unknown field/],
-  [{ prefix: "a" }, "prefix", /"prefix": unknown field/],
+  [{ messages: [] }, "messages", /"messages": unknown field; use \/v1\/chat\/completions$/],
+  [{ prefix: "a" }, "prefix", /"prefix": unknown field$/],
 ])("%j is refused with 400", async (body, param, message) => {
   await startTestServer();
   const response = await post({ prompt: "In the", ...body });
@@ -68,7 +68,7 @@ test.each([
     /messages\[0\].content\[0\]: "lang": unknown field/,
   ],
   [{ messages: [{ role: "user", content: "a" }], tools: [{}] }, /tools: expected an empty array/],
-  [{ messages: [{ role: "user", content: "a" }], prompt: "a" }, /"prompt": unknown field/],
+  [{ messages: [{ role: "user", content: "a" }], prompt: "a" }, /"prompt": unknown field; use \/v1\/completions$/],
 ])("the conversation %j is refused with 400", async (body, message) => {
   await startTestServer();
   const response = await post(body, {}, "/v1/chat/completions");

@@ -182,7 +182,9 @@ class RequestFields {
       }
       const isOfOtherEndpoint = name === (kind === "chat" ? "prompt" : "messages");
       if (!supportedFields.includes(name) || isOfOtherEndpoint) {
-        throw invalidFieldError(name, `${formatTruncatedJson(name)}: unknown field`, "unknown_parameter");
+        const remedy = isOfOtherEndpoint ? `; use ${kind === "chat" ? "/v1/completions" : "/v1/chat/completions"}` : "";
+        const message = `${formatTruncatedJson(name)}: unknown field${remedy}`;
+        throw invalidFieldError(name, message, "unknown_parameter");
       }
     }
   }
