@@ -61,8 +61,10 @@ describe("a Node entry", () => {
     const entry = join(testDir(), file("private.mjs"));
     chmodSync(entry, 0);
     // Without capabilities, root may not read it either.
-    const dropCapabilities = process.getuid?.() === 0 ? ["setpriv", "--bounding-set", "-all"] : [];
-    const [program = "", ...args] = [...dropCapabilities, process.execPath, CLI];
+    const isRoot = process.getuid?.() === 0;
+    const [program, args] = isRoot
+      ? ["setpriv", ["--bounding-set", "-all", process.execPath, CLI]]
+      : [process.execPath, [CLI]];
     const nodeOptions = ["-N", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost"];
     for (const options of [[], nodeOptions]) {
       const { status, stderr } = spawnSync(program, [...args, ...options, "-n", "1", entry], { encoding: "utf8" });
