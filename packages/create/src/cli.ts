@@ -70,14 +70,14 @@ function main(): number {
   const changeDirectory = `cd ${quoteForShell(directory.startsWith("-") ? `./${directory}` : directory)}`;
   const packageManagerName = detectPackageManager();
   if (!values["no-install"]) {
-    const { status } = spawnSync(packageManagerName, ["install"], {
+    const { status, error } = spawnSync(packageManagerName, ["install"], {
       cwd: path,
       stdio: "inherit",
       shell: process.platform === "win32",
     });
     if (status !== 0) {
       process.stderr.write(
-        `\n${path}: the project was created, but ${packageManagerName} install failed (see above); install packages that are not in the ` +
+        `\n${path}: the project was created, but ${packageManagerName} install failed (${error?.message ?? "see above"}); install packages that are not in the ` +
           `registry, such as tarballs, manually, then run:\n\n  ${changeDirectory} && ${packageManagerName} install && ${packageManagerName} start\n`,
       );
       return status ?? 1;

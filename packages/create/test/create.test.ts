@@ -194,6 +194,13 @@ test("a failed installation keeps the project and prints the commands that repea
   expect(existsSync(join(path, "plan.ts"))).toBe(true);
 });
 
+test("a package manager that is not installed is named as the cause", () => {
+  const path = join(temporary(), "project");
+  const { status, stderr } = create([path, "--template", "plan"], { PATH: temporary() });
+  expect(status).toBe(1);
+  expect(stderr).toContain(`${path}: the project was created, but npm install failed (spawnSync npm ENOENT); install`);
+});
+
 test("the command prints its help, and reports unknown templates", () => {
   expect(create(["--help"])).toMatchObject({ status: 0, stdout: expect.stringContaining("npm create @mosaic") });
   const unknown = create([join(temporary(), "p"), "--template", "nothing", "--no-install"]);
