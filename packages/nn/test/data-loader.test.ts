@@ -1,4 +1,4 @@
-import { writeFileSync } from "node:fs";
+import { readdirSync, readlinkSync, writeFileSync } from "node:fs";
 import { join } from "node:path";
 import {
   type Context,
@@ -30,6 +30,10 @@ const documents = generateNumbers(40, 1).map((x, d) =>
   Array.from({ length: 12 + Math.floor(11 * x) }, (_, i) => 100 * d + i),
 );
 const stream = documents.flat();
+/** Rows of documents: whole ones, several in a row, an empty one at its start, and one over several rows. */
+const alignedDocuments = [24, 24, 24, 24, 0, 1, 23, 7, 17, 70, 2, 24, 1].map((length, d) =>
+  Array.from({ length }, (_, i) => 100 * d + i),
+);
 const options = { rowLength: 24, batchSize: 4, seed: 9 } as const;
 
 const readBatch = async (batch: TokenBatch) => ({
@@ -38,7 +42,11 @@ const readBatch = async (batch: TokenBatch) => ({
   positions: Array.from(await batch.positions.read()),
 });
 
-test("rows hold the tokens in order, and labels, positions and masks are reset at documents if requested", async () => {
+test.each([
+  ["end anywhere", documents],
+  ["end with rows", alignedDocuments],
+])("rows hold the tokens in order, and are reset at documents if requested: %s", async (_, documents) => {
+  const stream = documents.flat();
   await onOneRank(async (ctx) => {
     for (const resetAtDocuments of [true, false]) {
       const settings = {
@@ -70,6 +78,8 @@ test("rows hold the tokens in order, and labels, positions and masks are reset a
           const expectedMask = resetAtDocuments ? masks.documents(lengths, "causal") : masks.causal();
           expect(masks.maskArea(mask, 24, 24)).toBe(masks.maskArea(expectedMask, 24, 24));
         }
+        const haveBoundaries = batch.documents.some(({ length }) => length > 1);
+        expect(Array.isArray(batch.mask)).toBe(resetAtDocuments && haveBoundaries);
       }
     }
   });
@@ -90,7 +100,7 @@ async function gatherBatches(
       const { placement } = batch;
       const layout = layoutOf({
         mesh: ctx.mesh.shape,
-        axes: ctx.mesh.axes.filter((axis) => axis === "sp"),
+        axes: extraOptions.axes ?? ctx.mesh.axes.filter((axis) => axis === "sp"),
         placement,
         length: 24,
       });
@@ -137,6 +147,7 @@ describe("batches", () => {
     [{ dp_shard: 2, sp: 1, dp_replicate: 1 }, {}],
     [{ sp: 3 }, { placement: "striped" }],
     [{ sp: 2 }, { placement: () => expectedBatches }],
+    [{ sp: 2, copy: 2 }, { axes: ["sp"] }],
   ] as const)("are the same as on one rank, on %o with %o", async (mesh, extraOptions) => {
     const expected = await gatherBatches({ sp: 1 }, {}, takeCount(20));
     expect(await gatherBatches(mesh, extraOptions as Partial<DataLoaderOptions>, takeCount(20))).toEqual(expected);
@@ -186,6 +197,46 @@ test("every epoch has all rows in another order, which depends on the seed", asy
   });
 });
 
+test("rows that one epoch skips are in batches of later epochs", async () => {
+  await onOneRank(async (ctx) => {
+    const loader = new DataLoader(ctx, tokenArrays(documents), { rowLength: 10, batchSize: 20 });
+    expect(loader.rows % 20).toBeGreaterThan(0);
+    const rows = new Set<number>();
+    for (let i = 0; i < 20 * loader.batchesPerEpoch; i++) {
+      using batch = loader.next();
+      const tokens = await batch.tokens.read();
+      for (let row = 0; row < 20; row++) rows.add(stream.indexOf(tokens[10 * row]!) / 10);
+    }
+    expect(rows.size).toBe(loader.rows);
+  });
+});
+
+test("the default seed of the order is the context's", async () => {
+  await onOneRank((ctx) => {
+    const { seed: _, ...unseededOptions } = options;
+    expect(new DataLoader(ctx, tokenArrays(documents), unseededOptions).state().seed).toBe(23);
+  }, 23);
+});
+
+test("a disposed batch leaves no memory allocated", async () => {
+  await onOneRank(async (ctx) => {
+    const loader = new DataLoader(ctx, tokenArrays(documents), options);
+    const allocatedBefore = ctx.device.memory().allocated;
+    const batch = loader.next();
+    expect(ctx.device.memory().allocated - allocatedBefore).toBe(3 * 4 * 24 * 4);
+    batch[Symbol.dispose]();
+    expect(ctx.device.memory().allocated).toBe(allocatedBefore);
+  });
+});
+
+test("the order of rows is the same in every version, so that checkpoints can be continued", () => {
+  const orderOf = (epoch: number) => Array.from({ length: 10 }, (_, i) => permute(i, { count: 10, seed: 3, epoch }));
+  expect([orderOf(0), orderOf(1)]).toEqual([
+    [5, 6, 1, 4, 7, 2, 0, 8, 3, 9],
+    [6, 8, 2, 7, 9, 1, 4, 0, 3, 5],
+  ]);
+});
+
 test("permute is a permutation for every count, and philoxWord gives the numbers of the kernel", async () => {
   for (const count of [1, 2, 3, 5, 16, 17, 100, 1000]) {
     const permutedIndices = Array.from({ length: count }, (_, i) => permute(i, { count, seed: 3, epoch: 1 }));
@@ -231,6 +282,46 @@ test("token files of 16 and 32 bits give the same batches as token arrays", asyn
   });
 });
 
+test("files and arrays have the same tokens and ends in every span", () => {
+  const path = join(directory(), "spans.bin");
+  writeFileSync(path, Uint32Array.from([5, 0, 7, 8, 0, 2 ** 24, 0]));
+  using file = tokenFile(path, { dtype: "uint32", separator: 0 });
+  const arrays = tokenArrays([[5, 0], [], [7, 8, 0], new Uint32Array([2 ** 24, 0])]);
+  for (let start = 0; start <= 7; start++) {
+    for (let count = 0; start + count <= 7; count++) {
+      const [fromFile, fromArrays] = [file, arrays].map((source) => source.read(start, count));
+      expect([...(fromFile!.tokens as Uint32Array)]).toEqual([...(fromArrays!.tokens as Uint32Array)]);
+      expect(fromFile!.ends).toEqual(fromArrays!.ends);
+      expect(fromFile!.ends).toEqual([2, 5, 7].map((end) => end - start).filter((end) => end > 0 && end <= count));
+    }
+  }
+});
+
+/** Returns whether this process has a file or a directory open. */
+const isOpen = (path: string) =>
+  readdirSync("/proc/self/fd").some((fd) => {
+    try {
+      return readlinkSync(`/proc/self/fd/${fd}`) === path;
+    } catch {
+      return false; // the descriptor of this listing
+    }
+  });
+
+test("tokenFile closes the file when it is disposed or rejected", () => {
+  const path = join(directory(), "open.bin");
+  writeFileSync(path, new Uint8Array(6));
+  {
+    using source = tokenFile(path);
+    expect([source.length, isOpen(path)]).toEqual([3, true]);
+  }
+  expect(isOpen(path)).toBe(false);
+  expect(() => tokenFile(path, { dtype: "uint32" })).toThrow(/a multiple of 4 bytes, received 6/);
+  expect(isOpen(path)).toBe(false);
+  const folder = directory();
+  expect(() => tokenFile(folder)).toThrow(FileError);
+  expect(isOpen(folder)).toBe(false);
+});
+
 test("a disposed token file neither reads nor closes a file that was opened afterwards", () => {
   const [path, otherPath] = [join(directory(), "tokens.bin"), join(directory(), "other.bin")];
   writeFileSync(path, Uint16Array.from([1, 2]));
@@ -260,6 +351,8 @@ test("invalid options, token files and states of other rows are rejected", async
     expect(() => loader.load({ ...state, index: loader.batchesPerEpoch + 1 })).toThrow(
       /an integer epoch ≥ 0 and an integer batch index from 0 to/,
     );
+    for (const invalid of [{ epoch: -1 }, { epoch: 0.5 }, { index: -1 }, { index: 0.5 }, { index: null }])
+      expect(() => loader.load({ ...state, ...(invalid as object) })).toThrow(/an integer epoch ≥ 0 and an integer/);
     expect(loader.state().index).toBe(loader.batchesPerEpoch);
     expect(() => new DataLoader(ctx, [] as never, options)).toThrow(/a TokenSource/);
   });
