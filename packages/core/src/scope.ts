@@ -113,7 +113,6 @@ interface CollectedValues {
 
 /** Collects the tensors and promises in a value, including those in arrays, maps, sets and plain objects. */
 function collectValues(value: unknown): CollectedValues {
-  if (value instanceof Tensor) return { tensors: [value], promises: [] };
   const [tensors, promises]: [Tensor[], PromiseLike<unknown>[]] = [[], []];
   const pendingValues = [value];
   const seenObjects = new Set<unknown>();

@@ -50,6 +50,9 @@ test("sequences are sharded, and gradients summed, along every other axis", () =
 
 test("a value that is not a mesh is rejected", () => {
   expect(() => dataParallelAxes(null as never)).toThrow(/dataParallelAxes: expected axis lengths by name/);
+  const mesh = { shape: { dp: 2 }, coordinate: { dp: 1 }, axes: ["dp"] };
+  expect(() => dataParallelAxes(mesh as never)).toThrow(/or ctx\.mesh\.shape, received/);
   expect(() => dataParallelSize({} as never)).toThrow(OptionError);
+  expect(() => dataParallelRank({ shape: mesh.shape } as never)).toThrow(/dataParallelRank: expected a DeviceMesh/);
   expect(() => dataParallelRank({ coordinate: { dp: 1 } } as never)).toThrow(/dataParallelRank: expected a DeviceMesh/);
 });

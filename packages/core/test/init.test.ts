@@ -36,8 +36,8 @@ describe("init", () => {
     await expect(start({ mesh: { sp: 1 }, spSize: 1 })).rejects.toThrow(/mesh or spSize, received both/);
     await expect(start({ spSize: 2 })).rejects.toThrow(/a divisor of the world size, 1, received 2/);
     await expect(start({ mesh: { dp: 2, sp: 4 } })).rejects.toThrow(ShapeError);
-    await expect(start({ mesh: { sp: 1, 0: 1 } })).rejects.toThrow(
-      /names that begin with a letter or an underscore, received "0"/,
+    await expect(start({ mesh: { sp: 1, 0: 1, "": 1, "-sp": 1 } })).rejects.toThrow(
+      /names that begin with a letter or an underscore, received "0", "", "-sp"/,
     );
     await expect(start({ spsize: 1 } as object)).rejects.toThrow(/options among device, .*received "spsize"/);
     await expect(start({ seed: -1 })).rejects.toThrow(/init: seed: expected an integer ≥ 0, received -1/);

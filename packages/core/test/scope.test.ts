@@ -12,7 +12,7 @@ import { createParameter } from "../src/modules/parameters.ts";
 import { add } from "../src/ops/pointwise.ts";
 import { keep, scope } from "../src/scope.ts";
 import type { Tensor } from "../src/tensor.ts";
-import { runUntracked, TensorTracker, track } from "../src/tracking.ts";
+import { releaseOnError, runUntracked, TensorTracker, track } from "../src/tracking.ts";
 import { createLeaf, readGrad, ReferenceDevice } from "./reference/index.ts";
 
 setFlagsFromString("--expose-gc");
@@ -38,6 +38,7 @@ describe("scope", () => {
   test("does not release tensors created outside, even if they are returned", () => {
     using x = ones(device, [2]);
     expect(scope(() => x)).toBe(x);
+    scope(() => void scope(() => [x]));
     expect(x.isDisposed).toBe(false);
   });
 
@@ -56,6 +57,7 @@ describe("scope", () => {
       const nullPrototypeObject = Object.assign(Object.create(null) as { x?: Tensor }, { x: createTensor() });
       return {
         map: new Map([["a", { x: createTensor() }]]),
+        keys: new Map([[createTensor(), 1]]),
         set: new Set([createTensor()]),
         cyclic: cyclicObject,
         bare: nullPrototypeObject,
@@ -63,10 +65,10 @@ describe("scope", () => {
         none: null,
       };
     });
-    const { map, set, cyclic, bare } = result;
-    const returnedTensors = [map.get("a")!.x, ...set, ...cyclic.list, bare.x];
-    expect(returnedTensors.map((x) => x.isDisposed)).toEqual([false, false, false, false, false]);
-    expect(allocatedBytes()).toBe(5 * 4);
+    const { map, keys, set, cyclic, bare } = result;
+    const returnedTensors = [map.get("a")!.x, ...keys.keys(), ...set, ...cyclic.list, bare.x];
+    expect(returnedTensors.map((x) => x.isDisposed)).toEqual([false, false, false, false, false, false]);
+    expect(allocatedBytes()).toBe(6 * 4);
   });
 
   test("releases tensors held by a class instance, except those passed to `keep`", () => {
@@ -170,6 +172,12 @@ describe("nested scopes", () => {
     expect(allocatedBytes()).toBe(8);
   });
 
+  test("the outer scope releases what releaseOnError created", () => {
+    const result = scope(() => releaseOnError(() => ones(device, [2])).scale(3));
+    expect(allocatedBytes()).toBe(8);
+    result.dispose();
+  });
+
   test("tensors created in runUntracked belong to no scope", () => {
     let x: Tensor | undefined;
     scope(() => {
@@ -246,6 +254,8 @@ describe("promises", () => {
   test("are rejected within a container, and all other tensors in it are released", () => {
     const outer = scope(() => {
       expect(() => scope(() => ({ loss: ones(device, [1]), value: Promise.resolve(1) }))).toThrow(message);
+      // oxlint-disable-next-line unicorn/no-thenable -- a promise of another library
+      expect(() => scope(() => [ones(device, [1]), { then() {} }])).toThrow(message);
       expect(allocatedBytes()).toBe(0);
       return ones(device, [1]);
     });
@@ -429,6 +439,25 @@ describe("modules", () => {
     using y = await new AsyncForward().forward(x);
     expect([...(await y.read())]).toEqual([2, 2]);
     expect(allocatedBytes()).toBe(16);
+  });
+
+  test("the enclosing scope releases what an asynchronous forward created before its first await", async () => {
+    let started: Tensor | undefined;
+    class AsyncForward extends Module {
+      async forward(x: Tensor): Promise<void> {
+        started = x.square();
+        await Promise.resolve();
+      }
+    }
+    using x = ones(device, [2]);
+    let completed: Promise<void> | undefined;
+    scope(() => {
+      completed = new AsyncForward().forward(x);
+      expect(started!.isDisposed).toBe(false);
+    });
+    expect(started!.isDisposed).toBe(true);
+    await completed;
+    expect(allocatedBytes()).toBe(8);
   });
 
   test("parameters and buffers created inside a scope live as long as the module", async () => {
