@@ -17,7 +17,7 @@ export function waitIntervals(events: readonly TimelineEvent[]): readonly Interv
       firstComputeIndex++;
     for (let i = firstComputeIndex; i < computeIntervals.length && computeIntervals[i]!.start < transfer.end; i++) {
       if (computeIntervals[i]!.start > start) waits.push({ start, end: computeIntervals[i]!.start });
-      start = Math.max(start, computeIntervals[i]!.end);
+      start = computeIntervals[i]!.end;
     }
     if (start < transfer.end) waits.push({ start, end: transfer.end });
   }

@@ -37,7 +37,8 @@ const typeNames = {
 } as const;
 
 /** Groups slices by type. */
-export function groupByType(slices: readonly Slice[]): readonly SliceGroup[] {
+export function groupByType(where: string, slices: readonly Slice[]): readonly SliceGroup[] {
+  checkPolygonCount(where, slices.length);
   return Object.entries(typeNames).flatMap(([type, name], i) => {
     const slicesOfType = slices.filter((maskSlice) => maskSlice.type === type);
     if (slicesOfType.length === 0) return [];

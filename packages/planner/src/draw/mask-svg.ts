@@ -79,7 +79,7 @@ export function drawMask(mask: Mask, options: DrawMaskOptions): string {
   const slices = resolveSlices(mask, queries, keys);
   const groups =
     placement === undefined
-      ? groupByType(slices)
+      ? groupByType("drawMask", slices)
       : groupByShard(slices, resolveShards(resolvePlacement(placement), shards!, queries));
   const scale = planeScale({ queries, keys }, { left: MARGIN_LEFT, top: MARGIN_TOP, side: PLOT_SIZE });
   const area = totalArea(slices);

@@ -64,6 +64,16 @@ test("the picture shows the name, the area, positions on both axes and a legend"
   expect(texts.slice(-2)).toEqual(["full: 1 slice", "causal: 1 slice"]);
 });
 
+test("rows of at least four pixels are drawn as steps, and positions of short sequences are whole numbers", () => {
+  const countCorners = (queries: number) =>
+    findElements(parse(drawMask(masks.causal(), { queries })), "path")[0]!.attributes["d"]!.split("L").length;
+  expect(countCorners(160)).toBe(2 * 160 + 2);
+  expect(countCorners(161)).toBe(4);
+  const svg = parse(drawMask(masks.full(), { queries: 3, title: "", subtitle: "" }));
+  const positions = findElements(svg, "text").filter(({ text }) => /^[\d.]+$/.test(text));
+  expect(positions.map(({ text }) => text)).toEqual(["0", "1", "2", "3", "0", "1", "2", "3"]);
+});
+
 test("the title and the subtitle can be set", () => {
   const texts = findElements(
     parse(drawMask(masks.full(), { queries: 4, title: "<All>", subtitle: "of four" })),
@@ -83,6 +93,22 @@ test("each shard has its own color, and its pairs are compared with the mean", (
   expect(tooltips).toContain("queries 300 to 399, keys 0 to 399: shard 3, causal");
   const emptySvg = drawMask(masks.fromSlices([]), { queries: 4, placement: "contiguous", shards: 2 });
   expect(parse(emptySvg).text).toContain("shard 1: no pairs");
+});
+
+test("of many shards, the first are in the legend, which ends above the end of the page", () => {
+  const svg = parse(drawMask(masks.causal(), { queries: 4000, keys: 40_000, placement: "contiguous", shards: 40 }));
+  const texts = findElements(svg, "text").filter(({ text }) => /^shard|^and/.test(text));
+  expect(texts).toHaveLength(29);
+  expect(texts.at(-1)!.text).toBe("and 12 more");
+  expect(Number(svg.attributes["height"]) - Number(texts.at(-1)!.attributes["y"])).toBeGreaterThan(36);
+});
+
+test("very many slices have strokes to close their seams only if they have one color", () => {
+  const mask = masks.documents(Array<number>(2000).fill(1));
+  const listStrokes = (options: DrawMaskOptions) =>
+    findElements(parse(drawMask(mask, options)), "path").map(({ attributes }) => attributes["stroke"] !== undefined);
+  expect(listStrokes({ queries: 2000 })).toEqual([true]);
+  expect(listStrokes({ queries: 2000, placement: "contiguous", shards: 2 })).toEqual([false, false]);
 });
 
 test("the picture of a thousand documents and a million tokens has less than 200 kB", () => {
@@ -105,4 +131,10 @@ test("drawMask rejects invalid arguments and names the fault", () => {
   expect(() => drawMask(mask, { queries: 2 ** 20, placement: "striped", shards: 2 })).toThrow(
     /drawMask: expected at most 200,000 shapes, received 1,048,576; draw fewer queries/,
   );
+  const documents = masks.documents(Array<number>(200_001).fill(1));
+  for (const options of [{}, { placement: "contiguous", shards: 1 }] as const) {
+    expect(() => drawMask(documents, { queries: 200_001, ...options })).toThrow(
+      /drawMask: expected at most 200,000 shapes, received 200,001; draw fewer queries/,
+    );
+  }
 });

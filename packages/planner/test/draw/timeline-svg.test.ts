@@ -91,6 +91,83 @@ test("concurrent transfers are drawn one below the other", () => {
   expect(Number(boxes[1]!["y"])).toBeCloseTo(Number(boxes[0]!["y"]) + Number(boxes[0]!["height"]));
 });
 
+/** Returns the picture of one rank during one second. */
+const drawRank = (events: readonly TimelineEvent[], seconds = 1) =>
+  parse(timelineSvg({ seconds, ranks: [{ rank: 0, at: {}, events }] }));
+
+test("transfers one after the other are in one row, beside those that are concurrent", () => {
+  const transfer = { lane: "communication", name: "sendRecv" } as const;
+  const svg = drawRank([
+    { ...transfer, label: "first", start: 0, end: 0.3 },
+    { ...transfer, label: "long", start: 0.1, end: 0.9 },
+    { ...transfer, label: "second", start: 0.3, end: 0.6 },
+    { ...transfer, label: "third", start: 0.6, end: 1 },
+  ]);
+  const rows = findElements(svg, "g")
+    .filter(({ children }) => /, sends /.test(children[0]?.text ?? ""))
+    .map(({ children: [title, bar] }) => [title!.text.split(",")[0], bar!.attributes["y"]] as const);
+  const rowOf = new Map(rows);
+  expect([rowOf.get("second"), rowOf.get("third")]).toEqual([rowOf.get("first"), rowOf.get("first")]);
+  expect(rowOf.get("long")).not.toBe(rowOf.get("first"));
+});
+
+test("adjacent events of one group that are too thin are one bar, which has their number and bytes", () => {
+  const kernel = { lane: "compute", name: "attend" } as const;
+  const transfer = { lane: "communication", name: "sendRecv", label: "ring", bytesSent: 1000 } as const;
+  const millisecond = (i: number) => ({ start: 0.001 * i, end: 0.001 * (i + 1) });
+  const svg = drawRank([
+    ...Array.from({ length: 20 }, (_, i) => ({ ...kernel, ...millisecond(i) })),
+    ...Array.from({ length: 20 }, (_, i) => ({ ...kernel, name: "merge", ...millisecond(20 + i) })),
+    ...Array.from({ length: 20 }, (_, i) => ({ ...transfer, ...millisecond(i) })),
+    // The second transfer ends before the first.
+    { ...transfer, start: 0.5, end: 0.503 },
+    { ...transfer, start: 0.501, end: 0.502 },
+  ]);
+  expect(listTooltips(svg).filter((tip) => !tip.startsWith("waits"))).toEqual([
+    "attend (20 events): 0 s to 20 ms, 20 ms",
+    "merge (20 events): 20 ms to 40 ms, 20 ms",
+    "ring (20 events), sends 20 kB: 0 s to 20 ms, 20 ms",
+    "ring (2 events), sends 2 kB: 500 ms to 503 ms, 3 ms",
+  ]);
+});
+
+test("a bar has its name only if there is room, and an axis has a line at its end if that is round", () => {
+  const kernel = { lane: "compute", name: "attend" } as const;
+  const svg = drawRank(
+    [
+      { ...kernel, start: 0, end: 0.003 },
+      { ...kernel, start: 0.1, end: 0.3 },
+    ],
+    0.3,
+  );
+  const texts = findElements(svg, "text").map(({ text }) => text);
+  expect(texts.filter((text) => text === "attend")).toHaveLength(2); // one bar, and the legend
+  expect(texts).toContain("300 ms");
+});
+
+test("the legend has one row for shared colors, and otherwise one for each lane that has events", () => {
+  const kernel = { lane: "compute", name: "attendBackward", start: 0, end: 1 } as const;
+  const transfer = { lane: "communication", name: "sendRecv", start: 0, end: 1 } as const;
+  // The headings of the legend are at the left margin, unlike the names of the lanes.
+  const headings = (svg: Element) =>
+    findElements(svg, "text").flatMap(({ text, attributes: { x } }) =>
+      x === "32" && /^(colors|computes|transfers)$/.test(text) ? [text] : [],
+    );
+  expect(headings(drawRank([kernel]))).toEqual(["computes"]);
+  expect(headings(drawRank([kernel, transfer]))).toEqual(["computes", "transfers"]);
+  const timeline = { seconds: 1, ranks: [{ rank: 0, at: {}, events: [kernel, transfer] }] };
+  expect(headings(parse(timelineSvg(timeline, { group: () => "step" })))).toEqual(["colors"]);
+  // In the bar and in the legend.
+  const striped = findElements(drawRank([kernel]), "rect").filter(({ attributes: { fill } }) => /backward/.test(fill!));
+  expect(striped).toHaveLength(2);
+});
+
+test("a kernel without duration does not divide a wait", () => {
+  const kernel = { lane: "compute", name: "attend", start: 5, end: 5 } as const;
+  const transfer = { lane: "communication", name: "sendRecv", start: 0, end: 9 } as const;
+  expect(waitIntervals([kernel, transfer])).toEqual([{ start: 0, end: 9 }]);
+});
+
 test("empty timelines and names with special characters of XML are drawn", () => {
   for (const timeline of [
     { seconds: 0, ranks: [] },
