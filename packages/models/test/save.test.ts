@@ -90,6 +90,22 @@ test("a save in several files replaces an earlier one in a single file, and vice
   });
 });
 
+test("weights of exactly the maximum size are one file", async () => {
+  await using folder = await writeFolder(models.llama2!);
+  await onRanks(oneRank, async (ctx) => {
+    using model = await loadModel(ctx, folder.path);
+    const bytes = model.parameters().reduce((sum, { size }) => sum + 4 * size, 0);
+    for (const [maxShardBytes, numFiles] of [
+      [bytes, 1],
+      [bytes - 1, 2],
+    ] as const) {
+      await model.save(join(folder.path, "saved"), { maxShardBytes });
+      const fileNames = await readdir(join(folder.path, "saved"));
+      expect(fileNames.filter((name) => /^model-.*\.safetensors$/.test(name)).length || 1).toBe(numFiles);
+    }
+  });
+});
+
 test("a single file has precedence over an index, as in transformers", async () => {
   await using folder = await writeFolder(models.llama2!, { shards: 1 });
   const index = { metadata: {}, weight_map: { "model.norm.weight": "model-00001-of-00001.safetensors" } };

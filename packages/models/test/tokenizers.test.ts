@@ -128,6 +128,7 @@ describe("minTokens", () => {
       { normalizer: { type: "Lowercase" } },
       { pre_tokenizer: { type: "WhitespaceSplit" } },
       { pre_tokenizer: null },
+      { pre_tokenizer: { type: "Sequence", pretokenizers: [split] } },
       { pre_tokenizer: { type: "Sequence", pretokenizers: [{ ...split, behavior: "Removed" }, byteLevel] } },
       {
         model: { ...model, vocab: Object.fromEntries(Object.entries(model.vocab).filter(([token]) => token !== "Ā")) },
@@ -151,6 +152,13 @@ describe("a tokenizer with byte fallback", () => {
   ])("decodes the bytes of %s like Python's tokenizers", async (_, bytes, text) => {
     const { tokenizer } = await openTokenizer("byte-fallback");
     expect(tokenizer.decode(toIds(tokenizer, bytes))).toBe(text);
+  });
+
+  test("decodes its tokens for bytes if it does not have all of them", () => {
+    const model = { type: "BPE", vocab: { "<0x61>": 0, "<0xFF>": 1 }, merges: [], byte_fallback: true };
+    const tokenizer = { model, added_tokens: [], normalizer: null, pre_tokenizer: null, post_processor: null };
+    const files = { tokenizer: { ...tokenizer, decoder: { type: "ByteFallback" } }, config: {} };
+    expect(new Tokenizer("tokenizer.json", files).decode([0, 1])).toMatch(/\uFFFD$/);
   });
 
   test("continues a run of bytes after a skipped special token", async () => {
@@ -216,9 +224,9 @@ describe("a tokenizer.json", () => {
   test.each([{ type: "Whitespace" }, { type: "Sequence", pretokenizers: [{ type: "Whitespace" }] }])(
     "is split at whitespace into words of Unicode: %o",
     (pre_tokenizer) => {
-      const vocab = { "<unk>": 0, Größe: 1, "😀!": 2, 日本語: 3, "e\u0301_1": 4 };
+      const vocab = { "<unk>": 0, Größe: 1, "😀!": 2, 日本語: 3, "e\u0301_1": 4, "a\u200Db": 5 };
       const tokenizer = create({ pre_tokenizer, model: { type: "WordLevel", vocab, unk_token: "<unk>" } });
-      expect(tokenizer.encode("Größe😀!\u0085日本語  e\u0301_1\uFEFF²")).toEqual([1, 2, 3, 4, 0]);
+      expect(tokenizer.encode("Größe😀!\u0085日本語  e\u0301_1\uFEFF² a\u200Db")).toEqual([1, 2, 3, 4, 0, 5]);
     },
   );
 
@@ -249,6 +257,13 @@ describe("a tokenizer.json", () => {
     const vocab = Object.fromEntries(["<unk>", ...new Set(pieces)].map((piece, id) => [piece, id]));
     const tokenizer = create({ pre_tokenizer, model: { type: "WordLevel", vocab, unk_token: "<unk>" } });
     expect(tokenizer.encode(`the-final--${rest}`)).toEqual(pieces.map((piece) => vocab[piece]));
+  });
+
+  test("is split at a string, whose characters have no meaning of a regular expression", () => {
+    for (const separator of ["$()", "*+.?", "[\\]", "^{|}", "/-"]) {
+      const pre_tokenizer = { type: "Split", pattern: { String: separator }, behavior: "Removed", invert: false };
+      expect(create({ pre_tokenizer }).encode(`a${separator}b${separator}a`), separator).toEqual([1, 2, 1]);
+    }
   });
 
   // The results of Python's tokenizers 0.23.2.
@@ -339,6 +354,8 @@ test("chat templates have the special tokens of special_tokens_map.json in older
     expect(await render()).toBe("<s>a</s>");
     await write("tokenizer_config.json", { ...config, eos_token: "<|end|>" });
     expect(await render()).toBe("<s>a</s>");
+    await write("tokenizer_config.json", { ...config, eos_token: "<|end|>", added_tokens_decoder: null });
+    expect(await render()).toBe("<s>a</s>");
     await write("tokenizer_config.json", { ...config, eos_token: "<|end|>", added_tokens_decoder: {} });
     expect(await render()).toBe("a<|end|>");
   } finally {
@@ -380,6 +397,7 @@ describe("strip, lstrip and rstrip of a chat template remove the given character
   // The results of transformers 5.18.0.
   test.each([
     ["[{{ messages[0].content.strip('\n') }}]", "[  <think>\n a \n</think>\n\n  b ]"],
+    ["[{{ '🙂x🙂'.lstrip('🙂') }}]", "[x🙂]"],
     ["[{{ messages[0]['content'].rstrip('\n') }}]", "[\n  <think>\n a \n</think>\n\n  b ]"],
     ["[{{ messages[1].content.strip('x🙂') }}][{{ messages[1].content.rstrip('🙂x') }}]", "[é🙂y][xxé🙂y]"],
     [

@@ -166,7 +166,7 @@ function splitIntoFiles(weights: readonly SavedWeight[], maxShardBytes: number):
   let remainingBytes = 0;
   for (const weight of weights) {
     const bytes = countBytes(weight);
-    if (bytes > remainingBytes || files.length === 0) {
+    if (bytes > remainingBytes) {
       files.push([]);
       remainingBytes = maxShardBytes;
     }
