@@ -1,4 +1,4 @@
-import { readdirSync, readlinkSync, writeFileSync } from "node:fs";
+import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import {
   type Context,
@@ -21,7 +21,7 @@ import {
   tokenFile,
 } from "../src/index.ts";
 import { permute, philoxWord } from "../src/data/permutation.ts";
-import { directory } from "./reference/directory.ts";
+import { directory, isOpen } from "./reference/directory.ts";
 import { generateNumbers } from "./reference/numbers.ts";
 import { getBatchShare, onOneRank, onMesh } from "./reference/world.ts";
 
@@ -296,16 +296,6 @@ test("files and arrays have the same tokens and ends in every span", () => {
     }
   }
 });
-
-/** Returns whether this process has a file or a directory open. */
-const isOpen = (path: string) =>
-  readdirSync("/proc/self/fd").some((fd) => {
-    try {
-      return readlinkSync(`/proc/self/fd/${fd}`) === path;
-    } catch {
-      return false; // the descriptor of this listing
-    }
-  });
 
 test("tokenFile closes the file when it is disposed or rejected", () => {
   const path = join(directory(), "open.bin");

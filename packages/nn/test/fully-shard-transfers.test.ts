@@ -418,4 +418,18 @@ describe("stage 3 holds gathered parameters only while their unit computes", () 
       await read(async (model) => (await readStateDict(ctx, model)).get("1.weight")!.values);
     });
   });
+
+  test("readStateDict keeps gathered parameters gathered, and releases the others", async () => {
+    await onMesh({ dp: 2 }, async (ctx) => {
+      using model = fullyShard(ctx, new Sequential(...createLayers(ctx, 2)));
+      const weights = [0, 1].map((i) => (model.at(i) as Linear).weight);
+      await readStateDict(ctx, model);
+      expect(weights.map(({ storage }) => storage.isReleased)).toEqual([true, true]);
+      await summonFullParameters(model, () => {
+        const reading = readStateDict(ctx, model);
+        expect(weights.map(({ storage }) => storage.isReleased)).toEqual([false, false]);
+        return reading;
+      });
+    });
+  });
 });

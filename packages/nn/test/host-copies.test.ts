@@ -3,7 +3,7 @@ import { randomBytes } from "node:crypto";
 import { mkdirSync, readdirSync, readFileSync, rmSync, writeFileSync } from "node:fs";
 import { hostname } from "node:os";
 import { join } from "node:path";
-import { type Context, Linear, type Module, type Tensor } from "@mosaic/core";
+import { type Context, Linear, type Module, ones, type Tensor } from "@mosaic/core";
 import { afterEach, describe, expect, test, vi } from "vitest";
 import {
   AdamW,
@@ -15,7 +15,7 @@ import {
 } from "../src/index.ts";
 import { receiveFile, sendFile } from "../src/state/file-transfer.ts";
 import { computeLossCurve } from "./reference/curve.ts";
-import { directory } from "./reference/directory.ts";
+import { directory, isOpen } from "./reference/directory.ts";
 import { Model, trainStep } from "./reference/model.ts";
 import { onOneRank, onMesh } from "./reference/world.ts";
 
@@ -369,6 +369,40 @@ test.each([
   });
   expect(senderError).toMatch(expectedError);
   expect(receivedBytes).toBe("13631488");
+  expect(isOpen(transfer.path)).toBe(false);
+});
+
+test("a receiver that fails after a message receives the rest, and communication continues", async () => {
+  const path = join(directory(), "file");
+  writeFileSync(path, randomBytes(13 * 2 ** 20));
+  const transfer = { path, bytes: 13 * 2 ** 20, label: "test" };
+  const [, error] = await onMesh({ sp: 2 }, async (ctx) => {
+    const fail = async (messages: AsyncIterable<Uint8Array>) => {
+      for await (const _ of messages) throw new Error("the disk is full");
+    };
+    const call = ctx.rank === 0 ? sendFile(ctx, [1], transfer) : receiveFile(ctx, 0, transfer, fail);
+    const outcome = await call.then(() => "", String);
+    using sum = ones(ctx, [1]);
+    ctx.world.allReduce(sum).wait();
+    expect([...(await sum.read())]).toEqual([2]);
+    return outcome;
+  });
+  expect(error).toBe("Error: the disk is full");
+  expect(isOpen(path)).toBe(false);
+});
+
+test("a host that missed a save has a checkpoint of the same training run", async () => {
+  const hosts = new HostDirectories(["n0", "n1"]);
+  await onMesh({ sp: 2 }, async (ctx) => {
+    const training = buildTraining(ctx);
+    const [path, options] = hosts.getCheckpointCall(ctx);
+    await saveCheckpoint(ctx, path, training, options);
+    const earlierBytes = readFileSync(path);
+    await trainStep(ctx, training);
+    await saveCheckpoint(ctx, path, training, options);
+    if (ctx.rank === 1) writeFileSync(path, earlierBytes);
+    expect(await findCheckpoint(ctx, path, options)).toEqual({ steps: 1, hosts: ["n0"] });
+  });
 });
 
 test("the host name is the option, MOSAIC_HOST, or the system's host name with the launcher's node", async () => {

@@ -33,7 +33,7 @@ import {
   type TrainingState,
   writeSafetensors,
 } from "../src/index.ts";
-import { directory } from "./reference/directory.ts";
+import { directory, isOpen } from "./reference/directory.ts";
 import { getBatchShare, onOneRank, onMesh } from "./reference/world.ts";
 
 function buildModel(ctx: Context): Sequential {
@@ -187,6 +187,20 @@ describe("loadCheckpoint changes nothing on any rank if a checkpoint", () => {
     }
   });
 
+  test("has a format that has no float32 values", async () => {
+    const path = await saveCheckpointFile();
+    const bytes = readFileSync(path);
+    // Has the same number of bytes per element.
+    bytes.write('"U32"', bytes.indexOf('"F32"', bytes.indexOf('"optimizer.')));
+    writeFileSync(path, bytes);
+    for (const error of await loadAndExpectError(path)) {
+      expect(String(error)).toMatch(
+        /^\w+: loadCheckpoint: \S+, tensor "optimizer\.\S+": expected dtype F64, F32, .*, received U32/,
+      );
+    }
+    expect(isOpen(path)).toBe(false);
+  });
+
   test("is a directory", async () => {
     const path = directory();
     const message = `: ${path}: expected a safetensors file, received a directory; correct the path, or the permissions of the file`;
@@ -267,10 +281,14 @@ test.each([0, 1, 2, 3] as const)("a backward after loadCheckpoint is rejected, i
   });
 });
 
-test("saveCheckpoint creates the folder of the checkpoint", async () => {
+test("saveCheckpoint creates the folder of the checkpoint, and loadCheckpoint closes the file", async () => {
   const path = join(directory(), "runs", "first", "x");
-  await onOneRank((ctx) => saveCheckpoint(ctx, path, { model: buildModel(ctx) }));
+  await onOneRank(async (ctx) => {
+    await saveCheckpoint(ctx, path, { model: buildModel(ctx) });
+    await loadCheckpoint(ctx, path, { model: buildModel(ctx) });
+  });
   expect(existsSync(path)).toBe(true);
+  expect(isOpen(path)).toBe(false);
 });
 
 test("a checkpoint that cannot be written causes an error on every rank", async () => {

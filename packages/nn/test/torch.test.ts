@@ -159,6 +159,18 @@ test("state dicts have the names of the original Mosaic, which fromTorch keeps",
     expect([...fromTorch(mosaicState, selfAttention).keys()]).toEqual(["qkv_proj.weight"]);
   }));
 
+test("a model's own parameters with PyTorch's names keep their names", () =>
+  onOneRank((ctx) => {
+    const names = ["in", "q", "k", "v"].map((projection) => `${projection}_proj_weight`);
+    class Projections extends Module {
+      readonly weights = names.map((name) => this.addParameter(name, fromArray(ctx, [0], [1])));
+    }
+    using model = new Projections();
+    const state = new Map(names.map((name, i) => [name, host(i, 1)]));
+    expect([...fromTorch(state, model)]).toEqual([...state]);
+    expect(model.loadStateDict(fromTorch(state, model))).toEqual({ missing: [], unexpected: [] });
+  }));
+
 test("weights that the model does not have are rejected by name", () =>
   onOneRank((ctx) => {
     using attn = new MultiAxisAttention(ctx, { embedDim: embed, numHeads: heads, attentionAxis: 1, bias: false });

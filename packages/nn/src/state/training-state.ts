@@ -133,7 +133,7 @@ async function save(
     trainingIds.set(model, trainingId);
     return JSON.stringify({ ...stateMetadata, trainingId });
   };
-  if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { model, startWriter, formatMetadata });
+  if (call.options.copies === "perHost") return saveOnHosts(ctx, call, { startWriter, formatMetadata });
   // `data` is formatted before the first await, so that the file has its contents at the call.
   let metadataJson = "";
   const paths = await runOnAllRanks(ctx, call.where, () => {
@@ -236,7 +236,6 @@ async function stageState(
 }
 
 interface SavedCheckpoint {
-  readonly model: Module;
   readonly startWriter: () => StateWriter;
   readonly formatMetadata: () => string;
 }
@@ -244,7 +243,7 @@ interface SavedCheckpoint {
 async function saveOnHosts(
   ctx: Context,
   call: CheckpointRequest,
-  { model, startWriter, formatMetadata }: SavedCheckpoint,
+  { startWriter, formatMetadata }: SavedCheckpoint,
 ): Promise<void> {
   const descriptions = await runOnAllRanks(ctx, call.where, () => {
     const text = formatMetadata();
@@ -252,7 +251,6 @@ async function saveOnHosts(
   });
   const writer = startWriter();
   const metadataJson = descriptions[0]!.text;
-  trainingIds.set(model, (JSON.parse(metadataJson) as StateMetadata).trainingId!);
   const hosts = groupByHost(descriptions.map(({ host }) => host));
   await publishOnHosts(ctx, call, hosts, {
     stageToFile: (onWrite) => stageState(call, writer, { metadataJson, onWrite }),

@@ -1,4 +1,4 @@
-import { mkdtempSync, rmSync } from "node:fs";
+import { mkdtempSync, readdirSync, readlinkSync, rmSync } from "node:fs";
 import { tmpdir } from "node:os";
 import { join } from "node:path";
 import { onTestFinished } from "vitest";
@@ -9,6 +9,16 @@ export function directory(): string {
   onTestFinished(() => rmSync(path, { recursive: true, force: true }));
   return path;
 }
+
+/** Returns whether this process has a file or a directory open. */
+export const isOpen = (path: string): boolean =>
+  readdirSync("/proc/self/fd").some((fd) => {
+    try {
+      return readlinkSync(`/proc/self/fd/${fd}`) === path;
+    } catch {
+      return false; // the descriptor of this listing
+    }
+  });
 
 /** Builds a safetensors file by its specification: the length of the header, the header, the data. */
 export function file(header: object | string, data: Uint8Array = new Uint8Array(), length?: number): Uint8Array {
