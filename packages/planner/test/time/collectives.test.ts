@@ -1,5 +1,6 @@
 import { expect, test } from "vitest";
 import type { Profile } from "../../src/index.ts";
+import { collectiveTraffic } from "../../src/time/collective.ts";
 import { profileWithLink, runScript, type RankStage } from "./toy.ts";
 
 const directProfile: Profile = profileWithLink({ latency: 0.5 });
@@ -40,6 +41,28 @@ test.each(expectedSeconds)(
     expect(runScript({ sp: n }, ringProfile, collectives[name]!).seconds).toBeCloseTo(ringSeconds, 9);
   },
 );
+
+test("in a ring, a rank sends all shares to the next one, except that of the receiver or the one that it keeps", () => {
+  const counts = [1, 2, 4];
+  const ranks = [5, 6, 9];
+  const sentBytes = (op: "allGather" | "reduceScatter" | "broadcast" | "allReduce") =>
+    ranks.map((_, rank) => {
+      const collective = { op, root: 1, counts, size: 7, elementBytes: 4 };
+      const [transfer, ...others] = collectiveTraffic(ringProfile, ranks, rank, collective).transfers;
+      expect([transfer!.peerRank, others]).toEqual([ranks[(rank + 1) % 3], []]);
+      return transfer!.bytes;
+    });
+  expect(sentBytes("allGather")).toEqual([4 * (1 + 4), 4 * (1 + 2), 4 * (2 + 4)]);
+  expect(sentBytes("reduceScatter")).toEqual([4 * (2 + 4), 4 * (1 + 4), 4 * (1 + 2)]);
+  expect(sentBytes("broadcast")).toEqual([0, 4 * 7, 4 * 7]);
+  for (const bytes of sentBytes("allReduce")) expect(bytes).toBeCloseTo((2 * 2 * 4 * 7) / 3, 9);
+});
+
+test("a barrier of any number of ranks takes whole steps", () => {
+  const barrier = { op: "barrier", root: 0, counts: [], size: 0, elementBytes: 4 } as const;
+  const latencyOf = (count: number) => collectiveTraffic(ringProfile, [...Array(count).keys()], 0, barrier).latency;
+  expect([2, 3, 4, 5].map(latencyOf)).toEqual([0.5, 1, 1, 1.5]);
+});
 
 test("every rank of a collective waits for the last one to join", () => {
   const simulation = runScript({ sp: 2 }, directProfile, ({ ctx, rank, compute }) => {

@@ -44,6 +44,22 @@ test("timelineOf returns seconds from the first event of any rank, with sorted r
   expect(timelineOf([])).toEqual({ seconds: 0, ranks: [] });
 });
 
+test("timelineOf shifts events and memory by the clock offset, and adds the errors of the two least exact hosts", () => {
+  const event: TraceEvent = { lane: "compute", name: "attend", start: 1e9, end: 2e9 };
+  const errors = [0, 3e6, 5e6, 2e6];
+  const traces = errors.map((error, rank) => ({
+    ...{ rank, at: { sp: rank }, clock: { offset: -rank * 1e9, error } },
+    events: [{ ...event, start: event.start + rank * 1e9, end: event.end + rank * 1e9 }],
+    memory: [{ time: (2 + rank) * 1e9, bytes: 7 }],
+  }));
+  const { clockError, ranks } = timelineOf(traces);
+  expect(clockError).toBeCloseTo(0.008, 12);
+  for (const { events, memory } of ranks) {
+    expect(events).toEqual([{ ...event, start: 0, end: 1 }]);
+    expect(memory).toEqual([{ time: 1, bytes: 7 }]);
+  }
+});
+
 test("a measured run has the same events on each rank as the predicted run", async () => {
   const sizes = { tokens: 48, numHeads: 2, headDim: 8 };
   const mesh = { sp: 3 };

@@ -131,6 +131,25 @@ test("links have the bytes that ranks send, between ranks or between nodes", () 
   expect(nodeLinks.links.map(({ from, to, bytes }) => bytes === sumBytes(from, to))).toEqual([true, true, true, true]);
 });
 
+test("a link between nodes has the bytes of all their ranks, and the bytes that ranks keep are on no link", () => {
+  const attentionRecord = record({ backend: ulysses(), mesh: { sp: 4 }, ...call });
+  const { links } = encodeLinks(attentionRecord, 2);
+  expect(links.filter(({ from, to }) => from === to)).toEqual([]);
+  const total = links.reduce((sum, { bytes }) => sum + bytes, 0);
+  const { links: nodeLinks, between } = encodeLinks(attentionRecord, 2, 11);
+  expect([between, encodeLinks(attentionRecord, 2, 12).between]).toEqual(["nodes", "ranks"]);
+  expect(nodeLinks.reduce((sum, { bytes }) => sum + bytes, 0)).toBe(total);
+});
+
+test("load and tiles are those of the first of several sequences", () => {
+  const attentionRecord = record({ backend: ring(), mesh: { dp: 2, sp: 2 }, ...call });
+  const load = encodeLoad(attentionRecord)!;
+  expect([load.mask, load.ranks]).toEqual(["causal", [0, 1]]);
+  const [layer] = decodeTiles(encodeTiles(attentionRecord));
+  expect(new Set(layer!.rank)).toEqual(new Set([-1, 0, 1]));
+  expect(decodeTiles(encodeTiles(attentionRecord))).toHaveLength(1);
+});
+
 test("links between hosts have their numbers, which may exceed the number of ranks", () => {
   const attentionRecord = record({ backend: ring(), mesh: { sp: 4 }, ...call, hosts: [7, 7, 9, 9] });
   const { links, nodes, between } = encodeLinks(attentionRecord, undefined, 3);
