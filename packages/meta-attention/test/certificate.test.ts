@@ -230,10 +230,16 @@ test("selectAdditionalChunks adds the chunks with the largest mass first, and on
   const selectAdded = (epsilon: number) =>
     selectAdditionalChunks(row, chosen, { epsilon, visibility: fullVisibility })[0]![0];
   expect(selectAdded(0.5)).toEqual([]);
+  // The shares are relative to the mass that is attended to: 0.35 of it is 0.26 of all.
+  expect(selectAdded(0.26)).toEqual([]);
+  expect(selectAdded(0.25)).toEqual([1]);
   expect(selectAdded(0.2)).toEqual([1]);
   expect(selectAdded(0.1)).toEqual([1, 2]);
   expect(selectAdded(0.01)).toEqual([1, 2, 3]);
   maxLogMasses.fill(Infinity);
+  const attended = [[[1, 3], [], [], []]];
+  const added = selectAdditionalChunks(row, attended, { epsilon: 0.5, visibility: fullVisibility });
+  expect(added[0]![0]).toEqual([2]);
   expect(
     selectAdditionalChunks(row, chosen, { epsilon: 0.5, visibility: chunkVisibility(4, { causal: true }) })[0],
   ).toEqual([[], [0], [0, 1], [0, 1, 2]]);
