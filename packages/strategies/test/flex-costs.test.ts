@@ -37,6 +37,19 @@ test("rows of 16 bits have gradients of 32 bits", () => {
   expect(gradientRow! / row!).toBe(2);
 });
 
+test("the forward and the backward have their own speeds, which fall with small heads", () => {
+  const speed = { halfSpeedRows: 1, halfSpeedKeys: 3, halfSpeedHeadDim: 64 };
+  const kernels = {
+    ...cpu.kernels,
+    attend: { float32: { ...speed, flops: 1e9 } },
+    attendBackward: { float32: { ...speed, flops: 2e9, halfSpeedKeys: 5, halfSpeedHeadDim: 192 } },
+  };
+  const profile: Profile = { ...cpu, kernels, cores: { perNode: 1 } };
+  // Half of 1e9, and a quarter of 2e9, for heads of 64.
+  const expected = { flops: 0.5e9, backwardFlops: 0.5e9, halfSpeedKeys: 3, backwardHalfSpeedKeys: 5 };
+  expect(stageCost({ ...problem, profile, ranks: 1 })).toMatchObject(expected);
+});
+
 test.each([
   { ranks: 1, efficiency: 1 },
   { ranks: 1, efficiency: 0.5 },
