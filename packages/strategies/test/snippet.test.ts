@@ -58,6 +58,13 @@ test.each([
 
 const twoRanks = { tokens: 64, numHeads: 2, headDim: 8, gpusPerNode: 2, profile: "cpu-local" } as const;
 
+test("the code to paste has the number of KV heads and sinks, unless they are those by default", () => {
+  const code = plan({ ...twoRanks, numKvHeads: 1, sinks: true }).best.code;
+  expect(code).toContain("  numHeads: 2,\n  numKvHeads: 1,\n");
+  expect(code).toContain("  sinks: true,\n");
+  expect(plan(twoRanks).best.code).not.toMatch(/numKvHeads|sinks/);
+});
+
 test("the code to paste contains the lists of masks and placements", () => {
   const inner = masks.blockCausal(16);
   const { code } = plan({
