@@ -5,7 +5,7 @@ import { expect, test } from "vitest";
 import { predict, profiles, record, simulate, timeBreakdown, viewerHtml } from "../../src/index.ts";
 import { tileMap } from "../../src/draw/tile-map-svg.ts";
 import type { ViewerData } from "../../src/view/data.ts";
-import { encodeRun } from "../../src/view/encode.ts";
+import { encodeMemory, encodeRun } from "../../src/view/encode.ts";
 import { encodeLinks } from "../../src/view/links.ts";
 import { encodeLoad } from "../../src/view/load.ts";
 import { encodeTiles } from "../../src/view/tiles.ts";
@@ -77,6 +77,20 @@ test("memory over time reaches the record's peak and is kept only for selected r
   expect(
     simulate(attentionRecord, profile, { keep: (rank) => rank === 1 }).ranks.map(({ memory }) => memory !== undefined),
   ).toEqual([false, true, false, false]);
+});
+
+test("of too many samples of memory, the peak of each interval and the last sample are kept", () => {
+  const createSamples = (seconds: number) =>
+    Array.from({ length: 1000 }, (_, i) => ({ time: (seconds * i) / 999, bytes: i === 500 ? 1000 : i % 7 }));
+  const samples = createSamples(1);
+  expect(encodeMemory(samples, 1000).bytes).toEqual(samples.map(({ bytes }) => bytes));
+  const { time, bytes } = encodeMemory(samples, 100);
+  expect(time).toHaveLength(101);
+  expect(bytes.filter((each) => each === 6 || each === 1000)).toHaveLength(100);
+  expect(bytes.filter((each) => each === 1000)).toHaveLength(1);
+  expect([time.reduce((sum, each) => sum + each, 0), bytes.at(-1)]).toEqual([1e9, 999 % 7]);
+  // All samples at one time are one interval.
+  expect(encodeMemory(createSamples(0), 100).bytes).toEqual([1000, 999 % 7]);
 });
 
 test("encoded tiles have the ranks of the tile map, and a rank's own tiles have step 0", () => {
