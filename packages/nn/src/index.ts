@@ -84,10 +84,10 @@ export { type TensorMap, writeSafetensors } from "./safetensors/write.ts";
 export { fromTorch } from "./state/from-torch.ts";
 export type { CheckpointOptions, FoundCheckpoint } from "./state/host-copies.ts";
 export { checkSamePath } from "./state/same-path.ts";
+export type { TrainingState } from "./state/check-state.ts";
 export {
   findCheckpoint,
   loadCheckpoint,
   type LoadedCheckpoint,
   saveCheckpoint,
-  type TrainingState,
 } from "./state/training-state.ts";

@@ -3,10 +3,7 @@ import { mkdir } from "node:fs/promises";
 import { dirname } from "node:path";
 import {
   type Context,
-  type Device,
   type Module,
-  StateDictError,
-  type Tensor,
   checkContext,
   checkJsonValue,
   checkModule,
@@ -15,13 +12,12 @@ import {
 } from "@mosaic/core";
 import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
 import { checkPath, FileError } from "../safetensors/format.ts";
-import { isMissing, toDType, toNumbers } from "../safetensors/read.ts";
+import { isMissing } from "../safetensors/read.ts";
 import { openReader, type SafetensorsReader } from "../safetensors/reader.ts";
 import type { StagedFile } from "../safetensors/staged-file.ts";
 import { listUnits } from "../sharding/flat-parameters.ts";
 import {
   awaitHostTensors,
-  createMetaTensor,
   listModelEntries,
   readModelState,
   type ShardedEntry,
@@ -29,6 +25,7 @@ import {
   startHostCopies,
 } from "../sharding/sharded-state.ts";
 import type { TensorSource } from "../sharding/tensor-chunks.ts";
+import { checkState, type OpenCheckpoint, type TrainingState } from "./check-state.ts";
 import { parseStateMetadata, type StateMetadata, getStepCount } from "./checkpoint-file.ts";
 import {
   type CheckpointRequest,
@@ -44,12 +41,6 @@ import {
 } from "./host-copies.ts";
 import { checkSamePath } from "./same-path.ts";
 import { ChunkWriter, SnapshotWriter, type StateWriter } from "./state-writer.ts";
-
-/** The model and the optimizer of a training run. */
-export interface TrainingState {
-  readonly model: Module;
-  readonly optimizer?: Optimizer;
-}
 
 /** Contents of a checkpoint other than the states of model and optimizer. */
 export interface LoadedCheckpoint {
@@ -397,87 +388,6 @@ export async function findCheckpoint(
     inspectHosts(ctx, call),
   );
   return newestCheckpoint && { steps: newestCheckpoint.steps, hosts: replicas.map(({ name }) => name) };
-}
-
-/** A checkpoint whose header has been read. */
-interface OpenCheckpoint {
-  /** The call and the path, for error messages. */
-  readonly where: string;
-  readonly file: SafetensorsReader;
-  readonly stateMetadata: StateMetadata;
-}
-
-/** Throws unless a checkpoint matches the model, the optimizer and the seed. Changes nothing. */
-function checkState(
-  ctx: Context,
-  { where, file, stateMetadata }: OpenCheckpoint,
-  { model, optimizer }: TrainingState,
-): void {
-  if (stateMetadata.seed !== ctx.seed) {
-    throw new StateDictError({
-      where,
-      expected: `seed ${ctx.seed}, the seed of the context`,
-      received: String(stateMetadata.seed),
-      remedy: `pass seed: ${stateMetadata.seed} to init`,
-    });
-  }
-  const device = model.parameters()[0]?.device ?? ctx.device;
-  const modelTensors = describeTensors({ where, file }, "model.", device);
-  // With `cast`, so that the error for other dtypes names a remedy that applies to checkpoints.
-  prefixErrors(where, () => model.loadStateDict(modelTensors, { dryRun: true, cast: true }));
-  checkDTypes(where, model, modelTensors);
-  if (!optimizer) return;
-  if (!stateMetadata.optimizer) throw new StateDictError({ where, expected: "an optimizer's state", received: "none" });
-  const tensors = describeTensors({ where, file }, "optimizer.", device);
-  const state = { ...stateMetadata.optimizer, tensors };
-  prefixErrors(where, () => optimizer.loadStateDict(state, { dryRun: true }));
-}
-
-/** Runs a check. Adds the call and the path of the checkpoint to its StateDictError. */
-function prefixErrors(where: string, check: () => void): void {
-  try {
-    check();
-  } catch (error) {
-    if (!(error instanceof StateDictError)) throw error;
-    throw new StateDictError({ ...error.details, where: `${where}: ${error.details.where}` }, { cause: error });
-  }
-}
-
-/** Throws a StateDictError if the dtype of a parameter or a buffer of the model differs from that in a file. */
-function checkDTypes(where: string, model: Module, tensors: ReadonlyMap<string, Tensor>): void {
-  const entries = [...model.stateDict()].map(([name, { dtype }]) => ({
-    name,
-    dtype,
-    fileDType: tensors.get(name)!.dtype,
-  }));
-  const mismatches = entries.filter(({ dtype, fileDType }) => dtype !== fileDType);
-  const [first] = mismatches;
-  if (!first) return;
-  const others = mismatches.length > 1 ? ` and ${mismatches.length - 1} more` : "";
-  throw new StateDictError({
-    where,
-    expected: `"${first.name}"${others} with the dtype of the model, ${first.dtype}`,
-    received: first.fileDType,
-    remedy: `create the model with dtype: "${first.fileDType}"; no tensor was modified`,
-  });
-}
-
-/**
- * Returns tensors without memory for the tensors of a file whose names start with a prefix, with the prefix removed.
- * Throws a FileError for a dtype that cannot be converted to float32.
- */
-function describeTensors(
-  { where, file }: Pick<OpenCheckpoint, "where" | "file">,
-  prefix: string,
-  device: Device,
-): Map<string, Tensor> {
-  const prefixedTensors = [...file.tensors].filter(([name]) => name.startsWith(prefix));
-  return new Map(
-    prefixedTensors.map(([name, { format, shape }]) => {
-      toNumbers(`${where}, tensor "${name}"`, format, new Uint8Array());
-      return [name.slice(prefix.length), createMetaTensor(device, toDType(format), shape)];
-    }),
-  );
 }
 
 /** Reads a checkpoint that `checkState` has checked into a model and an optimizer. */
