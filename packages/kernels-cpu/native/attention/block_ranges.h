@@ -5,6 +5,7 @@
 
 #include "attention/tile_visibility.h"
 #include "pool/pool.h"
+#include "simd/integers.h"
 
 namespace mosaic {
 
@@ -16,7 +17,7 @@ class BlockRanges {
   BlockRanges(const Range& keys, int64_t blockKeys, Arena& arena)
       : begin_(keys.begin),
         blockKeys_(blockKeys),
-        blocks_((keys.end - keys.begin + blockKeys - 1) / blockKeys),
+        blocks_(ceilDiv(keys.end - keys.begin, blockKeys)),
         ranges_(arena.allocate<Range>(blocks_)) {
     std::fill(ranges_, ranges_ + blocks_, Range{0, 0});
   }

@@ -63,8 +63,7 @@ struct FoldQuery {
 
     /// Returns the bytes from one prefetch to the next, for `lines` prefetches.
     MOSAIC_INLINE int64_t stepBytes(const UpcomingReads& reads, int32_t lines) {
-      const int64_t evenBytes = ceilDiv(countLines(reads) * kCacheLineBytes, lines);
-      return minOf(evenBytes, kCacheLineBytes);
+      return minOf(ceilDiv(countLines(reads) * kCacheLineBytes, lines), kCacheLineBytes);
     }
     MOSAIC_INLINE int32_t linesPerSquare(const QueryFold& f, const UpcomingReads& reads, int32_t linesOfPasses) {
       const int64_t squares = vectors * (f.depth / squareDepth), lines = countLines(reads) - linesOfPasses;

@@ -7,6 +7,7 @@
 #include "attention/short_queries.h"
 #include "micro/micro_kernels.h"
 #include "short_sequences/short_sequences.h"
+#include "simd/integers.h"
 
 namespace mosaic {
 namespace {
@@ -45,7 +46,7 @@ class Forward {
 
   void run(Pool& pool) {
     const int64_t heads = args_.q.shape[0] * args_.q.shape[1];
-    const int64_t panels = (rows_ + kernels_.width - 1) / kernels_.width;
+    const int64_t panels = ceilDiv(rows_, kernels_.width);
     const int64_t panelBytes =
         (4 * args_.kv.v.shape[3] + dtypeBytes(kernels_.products) * args_.q.shape[3]) * kernels_.width;
     const int64_t panelsFittingCache = kMaxGroupBytes / panelBytes;

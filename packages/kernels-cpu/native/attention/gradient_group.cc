@@ -220,7 +220,7 @@ class GradientGroup {
     for (size_t i = 1; i < panel.segments.size(); ++i) {
       const int32_t multiple = kernels_.keyMultiple;
       areSegmentsDisjoint_ &=
-          panel.segments[i].begin / multiple >= (panel.segments[i - 1].end + multiple - 1) / multiple;
+          panel.segments[i].begin / multiple >= ceilDiv(panel.segments[i - 1].end, multiple);
     }
     return true;
   }

@@ -14,7 +14,7 @@ namespace mosaic {
 
 /// Returns a row length of at least `columns` and an odd number of cache lines, so that a column uses every set of the
 /// cache.
-inline int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
+constexpr int64_t paddedStride(int64_t columns, int64_t bytes = 4) {
   const int64_t elementsPerLine = 64 / bytes;
   return elementsPerLine * (ceilDiv(columns, elementsPerLine) | 1);
 }

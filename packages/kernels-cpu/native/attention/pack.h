@@ -5,6 +5,7 @@
 #include "kernels/lanes.h"
 #include "simd/elements.h"
 #include "simd/inline.h"
+#include "simd/integers.h"
 #include "simd/pair_packing.h"
 #include "simd/register_tile.h"
 
@@ -135,7 +136,7 @@ struct Pack<V, Bf16Operands, N> {
 
   /// Unpacks rows of bfloat16.
   MOSAIC_NOINLINE void unpack(const Rows& rows, int64_t count, int64_t columns, void* dst, int64_t stride) {
-    const int64_t paddedColumns = (columns + depthMultiple - 1) / depthMultiple * depthMultiple;
+    const int64_t paddedColumns = roundUp(columns, depthMultiple);
     for (int64_t r = 0; r < count; ++r) {
       uint16_t* to = static_cast<uint16_t*>(dst) + r * stride;
       const uint16_t* from = static_cast<const uint16_t*>(rows.data) + r * rows.rowStride;

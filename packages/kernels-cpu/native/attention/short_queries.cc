@@ -8,6 +8,7 @@
 
 #include "attention/query_panels.h"
 #include "attention/query_rows.h"
+#include "simd/integers.h"
 
 namespace mosaic {
 namespace {
@@ -39,7 +40,7 @@ const AttentionKernels& chooseKernels(const AttendArguments& args, const MicroKe
   const int64_t narrowWidth = kernels.narrowAttention.width;
   const int64_t mediumWidth = kernels.mediumAttention.width, wideWidth = kernels.attention.width;
   if (rows > narrowWidth) return kernels.attention;
-  const int64_t headsPerPanel = narrowWidth / rows, panels = (groupSize + headsPerPanel - 1) / headsPerPanel;
+  const int64_t headsPerPanel = narrowWidth / rows, panels = ceilDiv(groupSize, headsPerPanel);
   if (panels == 1 || panels * narrowWidth < mediumWidth) return kernels.narrowAttention;
   if (rows > mediumWidth / 2) return kernels.attention;
   const int64_t headsPerMediumPanel = mediumWidth / rows;
@@ -51,7 +52,7 @@ const AttentionKernels& chooseKernels(const AttendArguments& args, const MicroKe
 /// Sets the splits: at least `minKeys` keys each, for samples of at most `keys` keys.
 void splitKeys(ShortQueryGrid& grid, int64_t minKeys, int64_t keys, const AttentionKernels& kernels) {
   grid.keysPerSplit = roundUp(std::max(minKeys, kMinKeysPerSplit), kernels.keyBlock);
-  grid.splits = (keys + grid.keysPerSplit - 1) / grid.keysPerSplit;
+  grid.splits = ceilDiv(keys, grid.keysPerSplit);
 }
 
 ShortQueryGrid makeGrid(const AttendArguments& args, const AttentionKernels& kernels) {
@@ -61,7 +62,7 @@ ShortQueryGrid makeGrid(const AttendArguments& args, const AttentionKernels& ker
   grid.numKvHeads = args.kv.k.shape[1];
   grid.groupSize = args.q.shape[1] / grid.numKvHeads;
   grid.headsPerPanel = static_cast<int32_t>(std::min(grid.groupSize, std::max<int64_t>(1, kernels.width / grid.rows)));
-  grid.panels = static_cast<int32_t>((grid.groupSize + grid.headsPerPanel - 1) / grid.headsPerPanel);
+  grid.panels = static_cast<int32_t>(ceilDiv(grid.groupSize, grid.headsPerPanel));
   const int64_t minKeys = grid.keys * args.q.shape[0] * grid.numKvHeads / kTargetSplits;
   splitKeys(grid, minKeys, grid.keys, kernels);
   return grid;

@@ -5,6 +5,7 @@
 
 #include "attention/block_ranges.h"
 #include "attention/rows.h"
+#include "simd/integers.h"
 
 namespace mosaic {
 
@@ -19,7 +20,7 @@ class TaskGradient {
       : tensor_(view, first), rows_(tensor_), columns_(view.shape[3]), firstKey_(first.first) {
     if (!isReused || !areRowsFarApart()) return;
     loaded_ = BlockRanges(keys, blockKeys, arena);
-    const int64_t stride = (columns_ + kLineElements - 1) / kLineElements * kLineElements;
+    const int64_t stride = roundUp(columns_, kLineElements);
     rows_.data = arena.allocate<float>((keys.end - keys.begin) * stride);
     rows_.rowStride = stride;
     rows_.columnStride = 1;

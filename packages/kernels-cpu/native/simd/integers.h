@@ -1,18 +1,16 @@
-// Integer arithmetic of sizes and positions. The functions of the standard library must not be used in files compiled
-// per instruction set (isa.h).
+// Integer arithmetic of sizes and positions. Files compiled per instruction set must not use that of the standard
+// library (isa.h). These functions are always inlined, so that the linker has no copies to choose from.
 #pragma once
 
 #include <cstdint>
 
-#include "simd/inline.h"
-
 namespace mosaic {
-namespace {
 
-MOSAIC_INLINE int64_t minOf(int64_t a, int64_t b) { return a < b ? a : b; }
-MOSAIC_INLINE int64_t maxOf(int64_t a, int64_t b) { return a > b ? a : b; }
-MOSAIC_INLINE int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
-MOSAIC_INLINE int64_t roundUp(int64_t x, int64_t multiple) { return ceilDiv(x, multiple) * multiple; }
+__attribute__((always_inline)) constexpr int64_t minOf(int64_t a, int64_t b) { return a < b ? a : b; }
+__attribute__((always_inline)) constexpr int64_t maxOf(int64_t a, int64_t b) { return a > b ? a : b; }
+__attribute__((always_inline)) constexpr int64_t ceilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+__attribute__((always_inline)) constexpr int64_t roundUp(int64_t x, int64_t multiple) {
+  return ceilDiv(x, multiple) * multiple;
+}
 
-}  // namespace
 }  // namespace mosaic

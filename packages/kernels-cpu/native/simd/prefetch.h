@@ -5,6 +5,7 @@
 #include <cstdint>
 
 #include "simd/inline.h"
+#include "simd/integers.h"
 
 namespace mosaic {
 
@@ -17,7 +18,7 @@ struct UpcomingReads {
 };
 
 inline __attribute__((always_inline)) int64_t countLines(const UpcomingReads& reads) {
-  return reads.count * ((reads.bytes + kCacheLineBytes - 1) / kCacheLineBytes);
+  return reads.count * ceilDiv(reads.bytes, kCacheLineBytes);
 }
 
 /// Prefetches ranges into the L2 cache in steps of `stepBytes`, at most a line; after the last line it repeats that
@@ -126,10 +127,9 @@ class TilePrefetch {
       : data_(static_cast<const char*>(reads.data)),
         count_(reads.count),
         stride_(reads.stride),
-        lines_((reads.bytes + kCacheLineBytes - 1) / kCacheLineBytes),
+        lines_(ceilDiv(reads.bytes, kCacheLineBytes)),
         isDense_(reads.bytes == reads.stride) {
-    const int64_t evenBytes = (count_ * reads.bytes + steps - 1) / steps;
-    stepBytes_ = evenBytes < kCacheLineBytes ? evenBytes : kCacheLineBytes;
+    stepBytes_ = minOf(ceilDiv(count_ * reads.bytes, steps), kCacheLineBytes);
   }
 
   /// Returns the next `steps` lines, one per step of a tile; once all lines are done, a single line repeatedly.
