@@ -89,7 +89,9 @@ function requireFile(path: string, entryText: string): void {
     if (error instanceof UsageError) throw error;
     const { code = "", message } = error as NodeJS.ErrnoException;
     const isMissing = ["ENOENT", "ENOTDIR"].includes(code);
-    throw new UsageError(`entry ${entryText}: ${isMissing ? `no such file (${path})` : `cannot be read: ${message}`}`);
+    throw new UsageError(
+      `entry ${entryText}: ${isMissing ? `no such file (${path})` : `cannot be read: ${message}; correct its permissions or the path`}`,
+    );
   }
 }
 

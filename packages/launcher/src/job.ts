@@ -126,7 +126,7 @@ export interface Failure {
   /** Meaning of the exit code or signal, and a remedy. */
   readonly hint?: string;
   readonly log: string;
-  /** Directory with the logs of all ranks. */
+  /** Directory with the logs of all ranks; in a job on several nodes, of those of node 0. */
   readonly logDir?: string;
   /** Whether the logs are temporary. Temporary logs of all jobs are kept for a week, up to 1 GB in total. */
   readonly areLogsTemporary?: boolean;

@@ -13,7 +13,7 @@ import { DEFAULT_RDZV_PORT, MAX_NODES, type NodeRange, parseEndpoint, parseNodeR
 /** The longest delay of Node's timers, nearly 25 days. Node replaces a longer delay by one millisecond. */
 export const MAX_TIMER_MS: number = 2 ** 31 - 1;
 
-/** The maximum number of ranks of a job, as specified in docs/control-plane.md. */
+/** The maximum number of ranks of a job, as specified in docs/control-plane.md, and hence of a node. */
 export const MAX_RANKS = 65_536;
 
 /** The maximum number of threads of a CPU device. */
@@ -49,13 +49,15 @@ export interface LaunchPlan {
 }
 
 const nprocKeywords = ["auto", "cpu", "gpu"];
+/** The values of `nprocPerNode`, for errors. */
+export const nprocValues: string = `an integer from 1 to ${MAX_RANKS}, auto, cpu or gpu`;
 
 /** The kind of each option. The ranges of numbers are checked when they are resolved. */
 const optionKinds: Readonly<Record<keyof LaunchOptions, ArgumentKind>> = {
   ...{ entry: argument.string, args: argument.strings, exec: argument.boolean, cwd: argument.string },
   ...{ env: argument.stringRecord, nodeArgs: argument.strings, imports: argument.strings, threads: argument.number },
   nprocPerNode: {
-    expected: "an integer, auto, cpu or gpu",
+    expected: nprocValues,
     accepts: (value) => typeof value === "number" || nprocKeywords.includes(value as string),
   },
   ...{ role: argument.string, rdzvId: argument.string, masterPort: argument.number, graceMs: argument.number },
@@ -203,7 +205,7 @@ function resolveProcesses(requestedProcesses: number | "auto" | "cpu" | "gpu", e
   if (typeof requestedProcesses === "number") {
     if (Number.isInteger(requestedProcesses) && requestedProcesses >= 1 && requestedProcesses <= MAX_RANKS)
       return requestedProcesses;
-    throw new UsageError(`nproc-per-node: expected an integer from 1 to ${MAX_RANKS}, received ${requestedProcesses}`);
+    throw new UsageError(`nproc-per-node: expected ${nprocValues}, received ${requestedProcesses}`);
   }
   if (requestedProcesses === "cpu") return availableCpus(environment);
   const gpuCount = countGpus(environment);

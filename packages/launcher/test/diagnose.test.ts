@@ -223,8 +223,11 @@ describe("the failure report", () => {
       failureLines({ ...failure, ...(nodeRank === undefined ? {} : { nodeRank }) }).slice(-2);
     const log = "  logs /logs/5/stderr.log";
     expect(formatLogs(undefined)).toEqual(["  log directory of all ranks: /logs", `${log}   exit code 1`]);
-    expect(formatLogs(0)).toEqual(["  log directory of the ranks of this node: /logs", `${log}   exit code 1`]);
-    expect(formatLogs(1)).toEqual(["  log directory of the ranks of this node: /logs", `${log} on n0   exit code 1`]);
+    for (const nodeRank of [0, 1])
+      expect(formatLogs(nodeRank)).toEqual([
+        "  log directory of the ranks of node 0: /logs",
+        `${log} on n0   exit code 1`,
+      ]);
   });
 
   it.each([

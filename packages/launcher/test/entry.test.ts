@@ -68,7 +68,9 @@ describe("a Node entry", () => {
     const nodeOptions = ["-N", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost"];
     for (const options of [[], nodeOptions]) {
       const { status, stderr } = spawnSync(program, [...args, ...options, "-n", "1", entry], { encoding: "utf8" });
-      expect(stderr).toMatch(/^mosaic-run: entry \S+private\.mjs: cannot be read: EACCES: .*\n$/);
+      expect(stderr).toMatch(
+        /^mosaic-run: entry \S+private\.mjs: cannot be read: EACCES: .*; correct its permissions or the path\n$/,
+      );
       expect(status).toBe(2);
     }
   });
@@ -147,7 +149,7 @@ describe("a launch plan", () => {
     expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode: "gpu" }, noGpus)).toThrow(/no NVIDIA GPU found/);
     for (const nprocPerNode of [0, 1.5, 65_537])
       expect(() => resolvePlan({ entry: "sh", exec: true, nprocPerNode })).toThrow(
-        `nproc-per-node: expected an integer from 1 to 65536, received ${nprocPerNode}`,
+        `nproc-per-node: expected an integer from 1 to 65536, auto, cpu or gpu, received ${nprocPerNode}`,
       );
     expect(() => resolvePlan({ entry: "sh", exec: true, nodeArgs: ["-x"] })).toThrow(/apply only to Node/);
     expect(() => resolvePlan({ entry: "sh", exec: true, rdzvId: "a b" })).toThrow(/--rdzv-id: expected/);

@@ -1,7 +1,7 @@
 import { COLOR_SETTINGS, type ColorSetting } from "../output/color.ts";
 import { UsageError } from "../errors.ts";
 import type { LaunchOptions } from "../job.ts";
-import { MAX_RANKS, MAX_THREADS } from "../launch-plan.ts";
+import { MAX_RANKS, MAX_THREADS, nprocValues } from "../launch-plan.ts";
 import { PREFIX_FIELDS } from "../output/text-console.ts";
 import { parseNodes } from "./nodes.ts";
 import type { SourcedValue } from "./sources.ts";
@@ -69,7 +69,7 @@ function processesPerNode(values: OptionValues): number | "auto" | "cpu" | "gpu"
   const value = values.text("nproc-per-node");
   if (value === "auto" || value === "cpu" || value === "gpu") return value;
   if (value === undefined || !/^[1-9]\d*$/.test(value) || Number(value) > MAX_RANKS)
-    throw values.invalidValueError("nproc-per-node", `an integer from 1 to ${MAX_RANKS}, auto, cpu or gpu`);
+    throw values.invalidValueError("nproc-per-node", nprocValues);
   return Number(value);
 }
 

@@ -38,7 +38,7 @@ export function failureLines(failure: Failure, isOutputShown = false): readonly 
     ...(failure.noRestartReason === undefined ? [] : [`  not restarted: ${failure.noRestartReason}`]),
     `  ${[formatExit(failure), ...formatSecondaryFailures(failure)].join(" · ")}`,
     ...formatLogDir(failure),
-    `  logs ${formatPath(failure.log)}${failure.nodeRank ? ` on ${failure.node}` : ""}   exit code ${code}`,
+    `  logs ${formatPath(failure.log)}${failure.nodeRank === undefined ? "" : ` on ${failure.node}`}   exit code ${code}`,
   ];
 }
 
@@ -50,7 +50,7 @@ export function lostNodeLines({ nodeRank, node, reason, afterMs, attempt }: Lost
 /** In a job on several nodes, the directory contains the logs of other nodes only in a shared file system. */
 function formatLogDir({ logDir, nodeRank, areLogsTemporary }: Failure): readonly string[] {
   if (logDir === undefined) return [];
-  const ranks = nodeRank === undefined ? "all ranks" : "the ranks of this node";
+  const ranks = nodeRank === undefined ? "all ranks" : "the ranks of node 0";
   const retention = areLogsTemporary === true ? `, ${RETENTION_TEXT}; see --log-dir` : "";
   return [`  log directory of ${ranks}: ${formatPath(logDir)}${retention}`];
 }
