@@ -1,4 +1,4 @@
-import { closeSync, openSync, readSync, statSync } from "node:fs";
+import { closeSync, fstatSync, openSync, readSync, statSync } from "node:fs";
 import {
   defineOptions,
   DisposedError,
@@ -180,9 +180,11 @@ function openTokenFile(path: string): { readonly file: number; readonly size: nu
   let cause: unknown;
   try {
     // Before it is opened, because opening a FIFO waits for a process that writes to it.
-    const stats = statSync(path);
-    received = describeOtherFile(stats);
-    if (received === undefined) return { file: openSync(path, "r"), size: stats.size };
+    received = describeOtherFile(statSync(path));
+    if (received === undefined) {
+      const file = openSync(path, "r");
+      return { file, size: fstatSync(file).size };
+    }
   } catch (error) {
     received = (error as Error).message;
     cause = error;

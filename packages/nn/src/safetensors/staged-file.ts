@@ -72,22 +72,22 @@ export async function stageFile(
   return { path: temporaryPath, publish, discard };
 }
 
-const WRITE_REMEDY = "free space, correct the path or its permissions; an existing file was not changed";
-
 /** Throws a FileError for a path of anything but a regular file, which a rename would replace, as it would a device. */
 async function checkTarget(path: string): Promise<void> {
   const stats = await stat(path).catch(() => undefined);
   const received = stats && describeOtherFile(stats);
   if (received === undefined) return;
-  throw new FileError({ where: path, expected: "a file that can be written", received, remedy: WRITE_REMEDY });
+  const remedy = "pass the path of a regular file; nothing was changed";
+  throw new FileError({ where: path, expected: "a file that can be written", received, remedy });
 }
 
 /** Returns a FileError that names the path, which the system's errors of a full disk omit. Returns other errors as they are. */
 function toWriteError(path: string, error: unknown): unknown {
   const { syscall, message } = error as NodeJS.ErrnoException;
   if (syscall === undefined) return error;
+  const remedy = "free space, correct the path or its permissions; an existing file was not changed";
   return new FileError(
-    { where: path, expected: "a file that can be written", received: message, remedy: WRITE_REMEDY },
+    { where: path, expected: "a file that can be written", received: message, remedy },
     { cause: error },
   );
 }
