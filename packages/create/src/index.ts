@@ -34,8 +34,8 @@ const PUBLISHED_FILE_NAMES: Readonly<Record<string, string>> = { gitignore: ".gi
  * Writes the files of a template. Does not install packages.
  *
  * @returns the absolute path of the project.
- * @throws CreateError if the template does not exist, the folder is not empty or cannot be created, or the files cannot be
- * written. In the last case, the folder is empty again.
+ * @throws CreateError if the template does not exist, the folder is not empty or cannot be created, or the files cannot
+ * be written. In the last case, the folder is emptied again if possible.
  *
  * @example
  * ```ts
@@ -58,8 +58,7 @@ export function createProject({ directory, template }: ProjectOptions): string {
   try {
     writeProject(path, template);
   } catch (error) {
-    // Without the files of an incomplete project, the same command can be repeated.
-    for (const name of readdirSync(path)) rmSync(join(path, name), { recursive: true, force: true });
+    removeFiles(path);
     const { message } = error as Error;
     throw new CreateError(
       `createProject: cannot write the files of the project to ${path}: ${message}; free space, correct its permissions, or pass a different folder`,
@@ -80,6 +79,15 @@ function makeEmptyFolder(path: string): void {
   }
   if (names.length === 0) return;
   throw new CreateError(`createProject: expected an empty folder, received ${path}; pass a different folder`);
+}
+
+/** Removes the files of an incomplete project if possible, so that the same command can be repeated. */
+function removeFiles(path: string): void {
+  try {
+    for (const name of readdirSync(path)) rmSync(join(path, name), { recursive: true, force: true });
+  } catch {
+    // The caller throws the error that preceded this one.
+  }
 }
 
 function writeProject(path: string, template: string): void {
