@@ -43,6 +43,10 @@ test.each([
   [["trian"], /^command: expected one of train, .*, received "trian"; see --help$/],
   [["train", "--stepz", "1"], /^Unknown option '--stepz'; --help lists all options$/],
   [["train", "--steps"], /^Option '--steps <value>' argument missing; --help lists all options$/],
+  [
+    ["train", "--steps", "-1"],
+    /^Option '--steps' argument is ambiguous; .* use '--steps=-XYZ'; --help lists all options$/,
+  ],
   [["train", "extra"], /^Unexpected argument 'extra'. .*; --help lists all options$/],
   [["train", "--out", file], /^--out: expected a folder that can be written, received .*file: ENOTDIR/],
 ])("%j is a usage error before ranks are started", (args, message) => {

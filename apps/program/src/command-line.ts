@@ -25,8 +25,7 @@ export function parseFlags<const Options extends OptionConfig>(
   try {
     return parseArgs({ args: [...args], options, strict: true }).values;
   } catch (error) {
-    // Node's advice on arguments that begin with "-" follows the first sentence.
-    const [message] = (error as Error).message.split(/\. To specify a positional argument|\.?\n/);
+    const message = (error as Error).message.replaceAll(/\.?\n/g, "; ").replace(/\.$/, "");
     throw new UsageError(`${message}; --help lists all options`, { cause: error });
   }
 }

@@ -92,10 +92,11 @@ test.each([
     process.exitCode = await runProgram(async () => throwIfFailed(await launchRanks(program, { abort })));`,
   );
   const child = spawn(process.execPath, [path], { stdio: ["ignore", "inherit", "pipe"] });
+  onTestFinished(() => void child.kill("SIGKILL"));
   let stderr = "";
   child.stderr.setEncoding("utf8").on("data", (text: string) => {
     stderr += text;
-    if (text.includes("rank started")) child.kill(signal);
+    if (!child.killed && stderr.includes("rank started")) child.kill(signal);
   });
   expect(await once(child, "close")).toEqual([code, null]);
   expect(stderr).toBe("[0] rank started\ncancelled\n");
