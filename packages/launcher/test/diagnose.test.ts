@@ -231,7 +231,10 @@ describe("the failure report", () => {
   });
 
   it.each([
-    [{ code: null, signal: "SIGSEGV" }, "native code crashed (SIGSEGV)"],
+    [
+      { code: null, signal: "SIGSEGV" },
+      "native code crashed (SIGSEGV); run this rank under gdb; if it is a Node program, rebuild its native addons for this version of Node",
+    ],
     [{ code: null, signal: "SIGFPE" }, "native code crashed (SIGFPE)"],
     [{ code: null, signal: "SIGABRT", stderrTail: ["FATAL ERROR: heap out of memory"] }, "the JavaScript heap is full"],
     [{ code: 134, stderrTail: ["FATAL ERROR: heap out of memory"] }, "the JavaScript heap is full"],

@@ -105,21 +105,26 @@ const hasUserFrame = ({ stack = "" }: RankError): boolean =>
   stack.split("\n").some((line) => /^\s+at .*[^>]:\d+:\d+\)?$/.test(line) && !/\bnode:/.test(line));
 
 /**
- * Returns the excerpt that precedes such an error: location, source line and marker. Node prints it, and includes it in
- * the stack for a syntax error in a CommonJS module and for a missing export, where frames name at most the module that
- * loads this one. Empty for a location in Node itself.
+ * Returns the source excerpt of an error without a frame at its location: location, source line and marker. Empty for a
+ * location in Node itself.
  */
-function extractSourceExcerpt({ thrown, uncaught }: RankRecord): Pick<Failure, "source"> {
-  if (thrown === undefined) return {};
+function extractSourceExcerpt(record: RankRecord): Pick<Failure, "source"> {
+  const source = findLinesBeforeHeading(record).filter((line) => line.trim() !== "");
+  return source.length === 0 || source[0]?.startsWith("node:") === true ? {} : { source };
+}
+
+/**
+ * Returns the lines before the name and the message of such an error. For a syntax error in a CommonJS module and for a
+ * missing export, the stack begins with them. Otherwise Node prints them before the stack.
+ */
+function findLinesBeforeHeading({ thrown, uncaught }: RankRecord): readonly string[] {
+  if (thrown === undefined) return [];
   const { name, stack = "" } = thrown.error;
   const stackLines = stack.split("\n");
-  const headingIndex = /:\d+$/.test(stackLines[0]!) ? stackLines.findIndex((line) => line.startsWith(name)) : 0;
-  const printedLines = hasUserFrame(thrown.error)
-    ? []
-    : uncaught.slice(0, Math.max(0, uncaught.indexOf(stackLines[0]!)));
-  const lines = headingIndex > 0 ? stackLines.slice(0, headingIndex) : printedLines;
-  const source = lines.filter((line) => line.trim() !== "");
-  return source.length === 0 || source[0]?.startsWith("node:") === true ? {} : { source };
+  const [firstLine] = stackLines as [string, ...string[]];
+  const headingIndex = /:\d+$/.test(firstLine) ? stackLines.findIndex((line) => line.startsWith(name)) : 0;
+  if (headingIndex > 0) return stackLines.slice(0, headingIndex);
+  return hasUserFrame(thrown.error) ? [] : uncaught.slice(0, Math.max(0, uncaught.indexOf(firstLine)));
 }
 
 const failureTimeMs = ({ thrown, exitedAt }: RankRecord): number => Math.min(thrown?.timeMs ?? exitedAt, exitedAt);

@@ -20,7 +20,7 @@ export function explainExit(record: RankRecord, initialOomKills: number): string
     return TOO_MANY_FILES_HINT;
   if (code === 13) return "a top-level await never settled, and the event loop is empty";
   if (signal === "SIGSEGV" || signal === "SIGBUS" || signal === "SIGILL" || signal === "SIGFPE")
-    return `native code crashed (${signal}); run this rank under gdb; rebuild the native addons of a Node program for this Node`;
+    return `native code crashed (${signal}); run this rank under gdb; if it is a Node program, rebuild its native addons for this version of Node`;
   return findCommonJsHint(record) ?? (thrown === undefined ? undefined : findAddressInUseHint(thrown.error));
 }
 
