@@ -81,15 +81,15 @@ export function magnitude(values: ArrayLike<number>): number {
 }
 
 /**
- * Checks that no two values differ by more than `tolerance`, which is absolute. `description` names the values in the
- * error.
+ * Checks that corresponding values differ by at most `tolerance`, which is absolute. `description` names the values in
+ * the error.
  *
  * @example
  * ```ts
  * import { checkClose } from "@mosaic/conformance";
  * checkClose([1, 2], [1, 2.5], 0.1, "dq"); // throws dq: largest error 5.00e-1 exceeds 1.00e-1
  * ```
- * @throws AssertionError that names the worst element.
+ * @throws AssertionError that states the largest error and the first element that exceeds the tolerance.
  */
 export function checkClose(
   actual: ArrayLike<number>,

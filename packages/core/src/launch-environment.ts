@@ -111,7 +111,7 @@ export function launchEnvironment(env: EnvironmentVariables = process.env): Laun
  * import { localRank } from "@mosaic/core";
  * localRank({ RANK: "5", WORLD_SIZE: "8", LOCAL_RANK: "1" }); // => 1
  * ```
- * @throws OptionError unless it is an integer.
+ * @throws OptionError unless it is an integer ≥ 0.
  */
 export function localRank(env: EnvironmentVariables = process.env): number | undefined {
   checkEnvironment("localRank", env);

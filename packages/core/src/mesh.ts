@@ -66,7 +66,7 @@ export function coordinateOf(rank: number, shape: Coordinate): Coordinate {
  * import { omitAxes } from "@mosaic/core";
  * omitAxes({ node: 1, gpu: 3 }, ["gpu"]); // => { node: 1 }
  * ```
- * @throws OptionError for other arguments.
+ * @throws OptionError unless `coordinate` maps axes to lengths and `axes` is an array.
  */
 export function omitAxes(coordinate: Coordinate, axes: readonly string[]): Coordinate {
   checkLengths("omitAxes", coordinate);

@@ -88,7 +88,7 @@ export function isContiguous(shape: Shape, strides: Shape): boolean {
 }
 
 /**
- * Formats a shape for error messages, as `[2,8,100]`. Any other value is formatted as it is.
+ * Formats a shape for error messages, as `[2,8,100]`. Any other value is formatted by `formatValue`.
  *
  * @example
  * ```ts

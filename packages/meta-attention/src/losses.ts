@@ -45,8 +45,8 @@ function countRoutedRows({ chosen, router }: Meta): number {
 
 /**
  * Computes N · Σ_j f_j · P_j, where f_j is the share of all choices that selected chunk j, and P_j the mean routing
- * weight of j. The minimum, 1, is reached when all chunks are chosen equally often (Fedus et al. 2021, "Switch
- * Transformers", equation 4). Returns a scalar, this rank's part.
+ * weight of j. It is 1 if all chunks are chosen equally often, and larger if chunks that are chosen more often also
+ * have larger weights (Fedus et al. 2021, "Switch Transformers", equation 4). Returns a scalar, this rank's part.
  *
  * @example
  * ```ts
@@ -57,8 +57,10 @@ function countRoutedRows({ chosen, router }: Meta): number {
  * using attn = new HierarchicalMetaAttention(ctx, { embedDim: 8, numHeads: 2, topK: 1, chunksPerRank: 4 });
  * using result = await attn.forward(randn(ctx, [1, 16, 8]));
  * using loss = loadBalanceLoss(result.meta);
- * (await loss.item()) >= 0.99; // => true
+ * // Some chunks are chosen more often than others.
+ * (await loss.item()) > 1; // => true
  * ```
+ * @throws OptionError unless `meta` is the result of a forward; DisposedError if it was disposed.
  */
 export function loadBalanceLoss(meta: Meta): Tensor {
   checkMeta("loadBalanceLoss", meta);
@@ -85,8 +87,10 @@ export function loadBalanceLoss(meta: Meta): Tensor {
  * using attn = new HierarchicalMetaAttention(ctx, { embedDim: 8, numHeads: 2, topK: 1, chunksPerRank: 4 });
  * using result = await attn.forward(randn(ctx, [1, 16, 8]));
  * using loss = entropyLoss(result.meta);
+ * // Each of the 4 chunks is routed to the other 3. Equal weights have the largest entropy, ln 3.
  * (await loss.item()) <= Math.log(3) + 1e-6; // => true
  * ```
+ * @throws OptionError unless `meta` is the result of a forward; DisposedError if it was disposed.
  */
 export function entropyLoss(meta: Meta): Tensor {
   checkMeta("entropyLoss", meta);
@@ -127,6 +131,8 @@ export type MassLossOptions = OptionsOf<typeof massLossOptions>;
  * loss.backward();
  * [loss.shape, (await loss.item()) > 0]; // => [[], true]
  * ```
+ * @throws OptionError unless `meta` is the result of a forward, and for unknown options or invalid values;
+ * DisposedError if it was disposed.
  */
 export function massLoss(meta: Meta, options?: MassLossOptions): Tensor {
   checkMeta("massLoss", meta);

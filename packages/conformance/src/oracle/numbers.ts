@@ -77,7 +77,8 @@ export function uniforms(seed: number): () => number {
  * @example
  * ```ts
  * import { normals } from "@mosaic/conformance";
- * normals(4, 7).length; // => 4
+ * const [a, b] = [normals(4, 7), normals(4, 7)];
+ * a.join() === b.join(); // => true
  * ```
  */
 export function normals(length: number, seed: number, dtype: DType = "float32"): Float64Array {
@@ -93,7 +94,7 @@ export function normals(length: number, seed: number, dtype: DType = "float32"):
  * @example
  * ```ts
  * import { integer, uniforms } from "@mosaic/conformance";
- * integer(uniforms(7), 1); // => 0
+ * integer(uniforms(7), 10) < 10; // => true
  * ```
  */
 export function integer(nextUniform: () => number, limit: number): number {

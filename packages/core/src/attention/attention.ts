@@ -73,7 +73,7 @@ export interface AttentionOutput {
  * [out.shape, lse.shape]; // => [[1, 2, 3, 16], [1, 2, 3]]
  * (await lse.read())[0]; // => -Infinity
  * ```
- * @throws ShapeError unless q has four axes; OptionError for a head size that is not an integer ≥ 0.
+ * @throws OptionError unless q is a Tensor and the head size an integer ≥ 0; ShapeError unless q has four axes.
  */
 export function emptyState(q: Tensor, valueHeadDim: number = q?.shape?.[3] ?? 0): AttentionState {
   checkTensor("emptyState", q, 4);

@@ -87,7 +87,8 @@ export class GradNode {
 let isRecordingEnabled = true;
 
 /**
- * Returns whether operations are recorded: true except inside `noGrad` and a backward.
+ * Returns whether operations are recorded: false inside `noGrad`, a backward and the forward of an operation, except in
+ * `enableGrad` there.
  *
  * @example
  * ```ts

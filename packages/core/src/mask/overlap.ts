@@ -78,7 +78,7 @@ function slicesOverlapUnchecked(a: Slice, b: Slice): boolean {
  * const slice = { q0: 0, q1: 4, k0: 0, k1: 4, type: "causal" } as const;
  * sliceIntersects(slice, { q0: 0, q1: 2, k0: 2, k1: 4 }); // => false
  * ```
- * @throws OptionError unless all bounds are numbers.
+ * @throws OptionError unless the slice has integer bounds, and those of the box are numbers.
  */
 export function sliceIntersects(slice: Slice, box: Omit<Slice, "type">): boolean {
   checkSlice("sliceIntersects", slice);

@@ -34,8 +34,7 @@ export interface LoadReport {
 }
 
 /**
- * Thrown if names, shapes or dtypes of a state dict do not match. The message lists all that do not. No tensor of the
- * module was changed.
+ * Thrown if a state dict, or the state of an optimizer or a checkpoint, does not match. No tensor was changed.
  */
 export class StateDictError extends MosaicError {}
 

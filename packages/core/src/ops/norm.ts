@@ -114,7 +114,8 @@ type RmsNormSettings = ResolvedOptionsOf<typeof rmsNormOptions>;
  * using y = layerNorm(x, null, null, { epsilon: 0 });
  * Array.from(await y.read()); // => [-1, 1]
  * ```
- * @throws ShapeError for a scalar, or unless weight and bias are [E].
+ * @throws OptionError unless x is a Tensor, and weight and bias are Tensors or null; ShapeError for a scalar, or unless
+ * weight and bias are [E].
  */
 export function layerNorm(
   x: Tensor,

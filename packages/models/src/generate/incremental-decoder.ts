@@ -140,7 +140,7 @@ function decodeBeginnings(decoder: Decoder, tokens: readonly number[]): readonly
   return counts.filter((count) => count >= 0).map((count) => decoder.decode(tokens.slice(0, count)));
 }
 
-/** Returns whether a token has no text at any position, such as a special token. It follows `previousTokens`. */
+/** Returns whether `token`, after `previousTokens`, adds no text, as a special token does at any position. */
 function isEmptyToken(decoder: Decoder, previousTokens: readonly number[], token: number): boolean {
   if (decoder.decode([token]) !== "") return false;
   const previousText = decoder.decode(previousTokens);

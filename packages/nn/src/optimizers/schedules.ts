@@ -71,7 +71,7 @@ export function cosine(steps: number, options?: DecayOptions): Schedule {
  * const schedule = linearDecay(4, { end: 0.2 });
  * [0, 1, 2, 4, 100].map((step) => Number(schedule(step).toFixed(3))); // => [1, 0.8, 0.6, 0.2, 0.2]
  * ```
- * @throws OptionError unless `steps` is a number > 0.
+ * @throws OptionError unless `steps` is a number > 0 and `end` a number ≥ 0.
  */
 export function linearDecay(steps: number, options?: DecayOptions): Schedule {
   checkArgument("linearDecay: steps", steps, positiveNumberOption);

@@ -47,8 +47,9 @@ export interface Header {
 }
 
 /**
- * Thrown if a file is missing, damaged, has unexpected contents, or cannot be written. What was to be loaded or
- * replaced is then unchanged, except if a file changes while its values are read.
+ * Thrown if a file is missing, is a directory, a FIFO, a socket or a device, is damaged, has unexpected contents, or
+ * cannot be written. Nothing was changed on any rank, unless the file changed or could not be read while its values were
+ * loaded; then some tensors already have values of the file.
  */
 export class FileError extends MosaicError {}
 

@@ -66,10 +66,11 @@ const tileShapes = [
 ] as const;
 
 /**
- * Measures this machine, by default in about 20 seconds: kernels with several tile shapes, messages of several sizes,
- * and the speed of each rank when all work at once and when they wait for each other. Collective: every process calls
- * it with its contexts, and all receive the same profile. Run it with the ranks and threads that are to be predicted,
- * on an idle machine.
+ * Measures this machine: kernels with several tile shapes, messages of several sizes, and the speed of each rank when
+ * all work at once and when they wait for each other. Collective: every process calls it with its contexts, and all
+ * receive the same profile. Run it with the ranks and threads that are to be predicted, on an idle machine. With the
+ * default options and two ranks, it takes 47 seconds of processor time on two cores of an AMD EPYC. The time grows with
+ * the numbers of repetitions, dtypes and head sizes.
  *
  * Kernels are timed by the trace of their device, on as many ranks at once as have a core to themselves; links by
  * exchanges around all ranks; waits by exchanges concurrent with kernels; the host by a small attention and by

@@ -77,7 +77,7 @@ export const maskUsages: readonly string[] = Object.values(maskRules).flatMap(({
  * @example
  * ```ts
  * import { parseMask } from "@mosaic/strategies/command-line";
- * parseMask("slidingWindow:4+causal&globalTokens:2").slices(8, 8).length; // => 3
+ * parseMask("slidingWindow:4+causal&globalTokens:2").name; // => "or(slidingWindow(4), and(causal, globalTokens(2)))"
  * ```
  * @throws UsageError that lists the accepted masks.
  */

@@ -79,8 +79,8 @@ export const planOptions = defineOptions("plan", {
     default: "cpu",
   }),
   /**
-   * Profile of the machine, measured by `calibrate`, or its name. It must be equal on all ranks that plan, as the
-   * result of `calibrate` is. Default: "cpu-local", or "h100-ib400" on CUDA.
+   * Profile of the machine, measured by `calibrate`, or its name. All ranks that plan must have the same profile;
+   * `calibrate` returns the same one on all ranks. Default: "cpu-local", or "h100-ib400" on CUDA.
    */
   profile: option.custom(EXPECTED_PROFILE, isProfileLike, { optional: true }),
   /**
