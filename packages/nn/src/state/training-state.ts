@@ -10,7 +10,7 @@ import {
   expectValue,
   runOnAllRanks,
 } from "@mosaic/core";
-import type { Optimizer, OptimizerState } from "../optimizers/optimizer.ts";
+import type { OptimizerState } from "../optimizers/optimizer.ts";
 import { checkPath, FileError } from "../safetensors/format.ts";
 import { isMissing } from "../safetensors/read.ts";
 import { openReader, type SafetensorsReader } from "../safetensors/reader.ts";
